@@ -1,0 +1,39 @@
+# Two commands matter to a user: `make up` and `make test`. Both need only Python >= 3.11.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+ARGS   ?=
+
+.PHONY: up test lint format bench proto clean
+
+up: $(STAMP)            ## start three members and an API server; Ctrl-C stops them
+	@exec $(BIN)/kvorum up $(ARGS)
+
+test: $(STAMP)          ## the whole suite (under five minutes on two cores)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP)          ## ruff, mypy --strict, import rules, generated code
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	$(BIN)/kvorum bench $(ARGS)
+
+proto: $(STAMP)         ## regenerate the protobuf code from store/etcdpb/*.proto
+	PATH="$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=. store/etcdpb/*.proto
+
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -c 'import sys; sys.exit("kvorum needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; set PYTHON=") if sys.version_info < (3, 11) else 0'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,dev]'
+	@touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) .kvorum .mypy_cache .pytest_cache .ruff_cache build *.egg-info

@@ -74,7 +74,7 @@ class RangeResult:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """A guard of a transaction: the named property of ``key`` equals ``value`` (an absent key counts as 0)."""
+    """A guard of a transaction: the named property of ``key`` equals ``value`` (absent: 0)."""
 
     key: bytes
     target: Literal["mod", "version"]
@@ -215,7 +215,7 @@ class Backend(Protocol):
 
 
 def prefix_end(prefix: bytes) -> bytes:
-    r"""The range_end that makes ``prefix`` a prefix range; b"\0" (everything from the key on) if there is none."""
+    r"""The range_end of a prefix range; b"\0" (everything from the key on) where there is none."""
     stripped = prefix.rstrip(b"\xff")
     if not stripped:
         return b"\0"

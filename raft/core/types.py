@@ -29,7 +29,7 @@ class Entry(NamedTuple):
     """One log position. An empty NORMAL entry is what a new leader appends first."""
 
     term: int
-    index: int
+    index: int  # type: ignore[assignment]  # shadows tuple.index, which nobody calls
     type: EntryType = EntryType.NORMAL
     data: bytes = b""
 
@@ -75,7 +75,7 @@ class Snapshot(NamedTuple):
     ``data`` is opaque to the core and empty where the driver streams the image beside the message.
     """
 
-    index: int = 0
+    index: int = 0  # type: ignore[assignment]  # shadows tuple.index
     term: int = 0
     conf_state: ConfState = ConfState()
     data: bytes = b""
@@ -150,7 +150,7 @@ class Message(NamedTuple):
     from_: int = NO_NODE
     term: int = 0
     log_term: int = 0
-    index: int = 0
+    index: int = 0  # type: ignore[assignment]  # shadows tuple.index
     entries: tuple[Entry, ...] = ()
     commit: int = 0
     vote: int = NO_NODE
@@ -164,7 +164,7 @@ class Message(NamedTuple):
 class ReadState(NamedTuple):
     """A confirmed linearizable read: serve it once applied >= index. ``context`` is the caller's own."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # shadows tuple.index, which nobody calls
     context: bytes
 
 

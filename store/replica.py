@@ -75,5 +75,5 @@ class Replica(Protocol):
         ...
 
     def on_leader_change(self, callback: Callable[[int, bool], None]) -> None:
-        """Call back with (leader id or 0, is it this member) whenever it changes. The callback must not block."""
+        """Call back with (leader id or 0, is it this member) at each change. The callback must not block."""
         ...

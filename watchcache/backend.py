@@ -44,7 +44,7 @@ class LeaseNotFound(BackendError):
 
 
 class Unavailable(BackendError):
-    """No leader, a lost connection, a time-out: whether a write happened is unknown, a read may be retried."""
+    """No leader, a lost connection, a time-out. Whether a write happened is unknown; a read may be retried."""
 
 
 @dataclass(frozen=True, slots=True)

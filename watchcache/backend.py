@@ -44,7 +44,7 @@ class LeaseNotFound(BackendError):
 
 
 class Unavailable(BackendError):
-    """No leader, a lost connection, a time-out. Whether a write happened is unknown; a read may be retried."""
+    """No leader, a lost connection, a time-out. Whether a write happened is unknown; a read can be repeated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ class LeaseNotFound(BackendError):
 
 
 class Unavailable(BackendError):
-    """No leader, a lost connection, a time-out. Whether a write happened is unknown; a read can be repeated."""
+    """No leader, a lost connection, a time-out: a write may or may not have happened."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,115 @@
+"""Messages between members as msgpack, and nothing else: what does not have exactly the right shape is refused.
+
+A frame is one msgpack array of messages, each the array of Message's fields in order. ``responses`` never
+leaves a node, so it is not on the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgpack
+
+from raft.core.types import ConfState, Entry, EntryType, Message, MessageType, Snapshot
+from raft.errors import CodecError
+
+MAX_FRAME_BYTES: Final = 64 << 20
+"""A frame above this is refused unread; the largest message (one request of 1.5 MiB among others) is far below."""
+
+_FIELDS: Final = 13
+_ENTRY_TYPES: Final = tuple(EntryType)
+_MESSAGE_TYPES: Final = tuple(MessageType)
+_LOCAL: Final = frozenset(
+    {
+        MessageType.HUP,
+        MessageType.BEAT,
+        MessageType.UNREACHABLE,
+        MessageType.SNAP_STATUS,
+        MessageType.CHECK_QUORUM,
+        MessageType.STORAGE_APPEND,
+        MessageType.STORAGE_APPEND_RESP,
+        MessageType.STORAGE_APPLY,
+        MessageType.STORAGE_APPLY_RESP,
+        MessageType.FORGET_LEADER,
+    }
+)
+_pack: Final = msgpack.Packer(autoreset=True).pack
+
+
+def encode_frame(messages: Sequence[Message]) -> bytes:
+    """One frame of messages for one peer."""
+    return bytes(_pack([message[:_FIELDS] for message in messages]))
+
+
+def decode_frame(frame: bytes) -> list[Message]:
+    """The messages of a frame. Raises CodecError, naming what is wrong, for anything that is not one."""
+    try:
+        rows = msgpack.unpackb(frame, use_list=False, max_buffer_size=MAX_FRAME_BYTES)
+    except (ValueError, msgpack.exceptions.UnpackException) as error:
+        raise CodecError(f"not a msgpack frame: {error}") from error
+    if type(rows) is not tuple:
+        raise CodecError("a frame is an array of messages")
+    return [_message(row) for row in rows]
+
+
+def _message(row: Any) -> Message:
+    if type(row) is not tuple or len(row) != _FIELDS:
+        raise CodecError(f"a message is an array of {_FIELDS} fields")
+    kind, to, from_, term, log_term, index, entries, commit, vote, snapshot, reject, hint, context = row
+    for value in (kind, to, from_, vote):
+        if type(value) is not int or not 0 <= value < 1 << 64:
+            raise CodecError("a type or an id is not an unsigned 64-bit integer")
+    for value in (term, log_term, index, commit, hint):
+        if type(value) is not int or not 0 <= value < 1 << 63:
+            raise CodecError("a term or an index is not an unsigned 63-bit integer")
+    if kind >= len(_MESSAGE_TYPES) or _MESSAGE_TYPES[kind] in _LOCAL:
+        raise CodecError(f"message type {kind} does not travel between members")
+    if type(entries) is not tuple or type(reject) is not bool or type(context) is not bytes:
+        raise CodecError("entries is an array, reject a boolean, context binary")
+    return Message(
+        _MESSAGE_TYPES[kind],
+        to,
+        from_,
+        term,
+        log_term,
+        index,
+        tuple([_entry(entry) for entry in entries]),
+        commit,
+        vote,
+        None if snapshot is None else _snapshot(snapshot),
+        reject,
+        hint,
+        context,
+    )
+
+
+def _entry(row: Any) -> Entry:
+    if type(row) is not tuple or len(row) != 4:
+        raise CodecError("an entry is an array of 4 fields")
+    term, index, kind, data = row
+    if type(term) is not int or type(index) is not int or type(kind) is not int or type(data) is not bytes:
+        raise CodecError("an entry is term, index, type and binary data")
+    if not (0 <= term < 1 << 63 and 0 <= index < 1 << 63 and 0 <= kind < len(_ENTRY_TYPES)):
+        raise CodecError("an entry's term, index or type is out of range")
+    return Entry(term, index, _ENTRY_TYPES[kind], data)
+
+
+def _snapshot(row: Any) -> Snapshot:
+    if type(row) is not tuple or len(row) != 4:
+        raise CodecError("a snapshot is an array of 4 fields")
+    index, term, conf_state, data = row
+    if type(index) is not int or type(term) is not int or type(data) is not bytes:
+        raise CodecError("a snapshot is index, term, configuration and binary data")
+    if not (0 <= index < 1 << 63 and 0 <= term < 1 << 63):
+        raise CodecError("a snapshot's index or term is out of range")
+    return Snapshot(index, term, _conf_state(conf_state), data)
+
+
+def _conf_state(row: Any) -> ConfState:
+    if type(row) is not tuple or len(row) != 5 or type(row[4]) is not bool:
+        raise CodecError("a configuration is four lists of ids and a boolean")
+    for ids in row[:4]:
+        if type(ids) is not tuple or any(type(node) is not int or not 0 < node < 1 << 64 for node in ids):
+            raise CodecError("a configuration lists ids")
+    return ConfState(*row)

@@ -1,0 +1,710 @@
+"""The process around the core: disk, network, clock and state machine, in one place that decides the order.
+
+Everything that arrives in one turn of the event loop (messages, proposals, reads, disk and apply
+acknowledgements, a tick) goes into the core together and comes out as one Ready. Two tasks do the slow work:
+the *append* task writes the log and only then releases the messages that depend on it, the *apply* task feeds
+the state machine. So a slow disk delays acknowledgements, never heartbeats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from raft.application import Application
+from raft.core import (
+    Config,
+    MemoryStorage,
+    ProposalDropped,
+    RawNode,
+    StepPeerNotFound,
+    decode_conf_change,
+)
+from raft.core.types import (
+    APPEND_THREAD,
+    APPLY_THREAD,
+    NO_NODE,
+    ConfChangeV2,
+    ConfState,
+    Entry,
+    EntryType,
+    HardState,
+    Message,
+    MessageType,
+    Ready,
+    Role,
+    Snapshot,
+)
+from raft.errors import (
+    ConfChangeRefused,
+    FatalError,
+    NotLeader,
+    OutcomeUnknown,
+    Overloaded,
+    RaftError,
+    Refused,
+    Stopped,
+)
+from raft.log import DurableLog, LoadedLog, LogWrite
+from raft.reads import ReadRounds
+from raft.transport import Transport
+from raft.waiters import ID_BYTES, RequestIds, Waiters
+
+log = logging.getLogger(__name__)
+
+INBOX_MESSAGES_MAX: Final = 16384
+PROPOSALS_QUEUED_MAX: Final = 8192
+PROPOSE_BATCH_BYTES: Final = 1 << 20
+APPLY_SLICE_ENTRIES: Final = 256
+"""After so many entries the apply task lets the loop run: heartbeats come before throughput."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverConfig:
+    """Limits and times of a driver; defaults are etcd's."""
+
+    member_id: int
+    tick_s: float = 0.1
+    election_ticks: int = 10
+    max_size_per_msg_bytes: int = 1 << 20
+    max_inflight_msgs: int = 512
+    max_uncommitted_bytes: int = 64 << 20
+    max_unapplied_entries: int = 5000
+    snapshot_count: int = 10_000
+    catch_up_entries: int = 5_000
+    pre_vote: bool = True
+
+    @property
+    def election_s(self) -> float:
+        return self.tick_s * self.election_ticks
+
+    @property
+    def request_timeout_s(self) -> float:
+        """etcd: five seconds for the disks, and time for two elections."""
+        return 5.0 + 2 * self.election_s
+
+
+async def complete_install(application: Application, loaded: LoadedLog, work_dir: Path) -> None:
+    """Before a driver is made: finish an installation that a crash interrupted, and clear what it left.
+
+    The log names the snapshot before the state machine holds it, and the image is on disk before the log
+    names it (contract §23), so whatever the crash hit, one of the two can be completed.
+    """
+    index = loaded.snapshot.index
+    if application.applied_index < index:
+        image = work_dir / f"{index:016x}.snap"
+        if not image.exists():
+            raise FatalError(
+                f"the log begins after entry {index} but the state ends at {application.applied_index}, and "
+                f"{image} is missing: remove this member from the cluster and add it again"
+            )
+        await application.install_image(image, loaded.snapshot)
+    for leftover in work_dir.glob("*.snap"):
+        leftover.unlink()
+
+
+class _Proposal(NamedTuple):
+    request_id: int
+    data: bytes
+
+
+class _Storage(MemoryStorage):
+    """The stable part of the log in memory. Configuration and snapshots are at the applied position, which
+    the state machine keeps, and not at the position where the log happens to begin."""
+
+    def __init__(self, position: Callable[[], Snapshot]) -> None:
+        super().__init__()
+        self._position = position
+
+    def initial_state(self) -> tuple[HardState, ConfState]:
+        return super().initial_state()[0], self._position().conf_state
+
+    def snapshot(self) -> Snapshot:
+        return self._position()
+
+
+class RaftDriver:
+    """One member's Raft. Construct with a loaded log, ``run`` as a task, and talk to it from the same loop."""
+
+    def __init__(
+        self,
+        config: DriverConfig,
+        durable_log: DurableLog,
+        loaded: LoadedLog,
+        application: Application,
+        transport: Transport,
+        work_dir: Path,
+        rng: random.Random,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.config = config
+        self._loop = loop
+        self._log = durable_log
+        self._application = application
+        self._transport = transport
+        self._work_dir = work_dir
+        self._conf_state = application.conf_state
+        self._storage = _Storage(self._image_position)
+        self._node = self._make_node(loaded, rng)
+        self._ids = RequestIds(config.member_id)
+        self._waiters = Waiters(config.request_timeout_s, loop.time)
+        self._reads = ReadRounds(self._node.read_index, loop.time, config.request_timeout_s)
+        self._inbox: list[Message] = []
+        self._unreachable: set[int] = set()
+        self._snapshot_reports: list[tuple[int, bool]] = []
+        self._proposals: deque[_Proposal] = deque()
+        self._conf_proposals: deque[tuple[int, ConfChangeV2]] = deque()
+        self._append_queue: deque[Message] = deque()
+        self._append_wake = asyncio.Event()
+        self._apply_queue: deque[Message] = deque()
+        self._apply_wake = asyncio.Event()
+        self._apply_idle = asyncio.Event()
+        self._apply_idle.set()
+        self._images: dict[int, Path] = {}
+        self._sending_images = 0
+        self._scheduled = False
+        self._stopped = False
+        self._failure: asyncio.Future[None] = loop.create_future()
+        self._next_tick = loop.time() + config.tick_s
+        self._tick_handle: asyncio.TimerHandle | None = None
+        self._leader_callbacks: list[Callable[[int, bool], None]] = []
+        self._last_lead = NO_NODE
+        self._last_known_lead = NO_NODE
+        self._last_leading = False
+        self._log_snapshot_index = loaded.snapshot.index
+        self._compacting = False
+        self.hard_state = loaded.hard_state
+        self.leader_since = 0.0
+        self.late_ticks = 0
+        self.late_tick_s_max = 0.0
+        self.dropped_messages = 0
+        self.proposals_total = 0
+        self.turns = 0
+
+    def _make_node(self, loaded: LoadedLog, rng: random.Random) -> RawNode:
+        applied = self._application.applied_index
+        last = loaded.entries[-1].index if loaded.entries else loaded.snapshot.index
+        if not loaded.snapshot.index <= applied <= last:
+            raise FatalError(
+                f"the state holds entries up to {applied} but the log has {loaded.snapshot.index} to {last}: "
+                "one of the two files was replaced or lost; remove this member and add it again"
+            )
+        # The stored commit may lag what was applied (it is written with the next append): what was applied
+        # was committed, and the log is durable up to there.
+        hard_state = loaded.hard_state._replace(commit=max(loaded.hard_state.commit, applied))
+        if loaded.snapshot.index:
+            self._storage.apply_snapshot(loaded.snapshot)
+        self._storage.set_hard_state(hard_state)
+        self._storage.append(tuple(loaded.entries))
+        config = self.config
+        return RawNode(
+            Config(
+                id=config.member_id,
+                storage=self._storage,
+                election_tick=config.election_ticks,
+                heartbeat_tick=1,
+                applied=applied,
+                async_storage_writes=True,
+                max_size_per_msg=config.max_size_per_msg_bytes,
+                max_committed_size_per_ready=4 * config.max_size_per_msg_bytes,
+                max_uncommitted_entries_size=config.max_uncommitted_bytes,
+                max_inflight_msgs=config.max_inflight_msgs,
+                check_quorum=True,
+                pre_vote=config.pre_vote,
+                step_down_on_removal=True,
+                rng=rng,
+            )
+        )
+
+    # what the member asks
+
+    @property
+    def leader_id(self) -> int:
+        return self._node.lead
+
+    @property
+    def is_leader(self) -> bool:
+        return self._node.is_leader
+
+    @property
+    def term(self) -> int:
+        return self._node.term
+
+    @property
+    def commit_index(self) -> int:
+        return self._node.commit
+
+    @property
+    def last_index(self) -> int:
+        return self._node.last_index
+
+    def status(self) -> Any:
+        """The core's Status: role, configuration, and on the leader the progress of every peer."""
+        return self._node.status()
+
+    def on_leader_change(self, callback: Callable[[int, bool], None]) -> None:
+        self._leader_callbacks.append(callback)
+
+    async def propose(self, payload: bytes) -> Any:
+        """Replicate ``payload`` and return what applying it here returned.
+
+        Raises Overloaded, NoLeader or Refused when nothing was proposed, OutcomeUnknown when it may still be
+        applied, and whatever the application refused it with.
+        """
+        if self._stopped:
+            raise Stopped("this member is shutting down")
+        if self._node.commit - self._application.applied_index > self.config.max_unapplied_entries:
+            raise Overloaded("too many committed entries wait to be applied")
+        if len(self._proposals) >= PROPOSALS_QUEUED_MAX:
+            raise Overloaded("too many proposals wait for a leader")
+        request_id = self._ids.next()
+        future = self._waiters.register(request_id)
+        self._proposals.append(_Proposal(request_id, request_id.to_bytes(ID_BYTES, "big") + payload))
+        self.proposals_total += 1
+        self._schedule()
+        try:
+            return await future
+        finally:
+            self._waiters.forget(request_id)
+
+    async def propose_conf_change(self, change: ConfChangeV2) -> Any:
+        """Change the configuration; only the leader can. ``change.context`` is the application's payload.
+
+        Raises NotLeader, ConfChangeRefused when another change is pending or the application refuses it.
+        """
+        if not self._node.is_leader:
+            raise NotLeader("only the leader changes the configuration")
+        request_id = self._ids.next()
+        future = self._waiters.register(request_id)
+        context = request_id.to_bytes(ID_BYTES, "big") + change.context
+        self._conf_proposals.append((request_id, change._replace(context=context)))
+        self._schedule()
+        try:
+            return await future
+        finally:
+            self._waiters.forget(request_id)
+
+    async def read_barrier(self) -> None:
+        """Return once everything committed anywhere when this was called is applied here (ReadIndex).
+
+        Raises LeaderChanged (ask again), OutcomeUnknown when no leader confirmed in time, Stopped.
+        """
+        if self._stopped:
+            raise Stopped("this member is shutting down")
+        future = self._reads.add()
+        self._schedule()
+        await future
+
+    def transfer_leader(self, target: int) -> None:
+        """Ask the leader to hand over to ``target``; watch on_leader_change for the outcome."""
+        self._node.transfer_leader(target)
+        self._schedule()
+
+    def campaign(self) -> None:
+        """Start an election now instead of waiting for the timeout."""
+        self._node.campaign()
+        self._schedule()
+
+    def advance_ticks(self, ticks: int) -> None:
+        """Let time pass quickly after a start, so that an election need not wait a whole timeout (etcd)."""
+        for _ in range(ticks):
+            self._node.tick()
+        self._schedule()
+
+    def ticks_are_recent(self) -> bool:
+        """False after a pause of the process: side effects of leadership must then be confirmed first (M21)."""
+        return self._loop.time() - self._next_tick < 3 * self.config.tick_s
+
+    def statistics(self) -> Mapping[str, float]:
+        return {
+            "inbox": len(self._inbox),
+            "proposals_queued": len(self._proposals),
+            "waiters": len(self._waiters),
+            "reads_waiting": len(self._reads),
+            "append_queue": len(self._append_queue),
+            "apply_queue": len(self._apply_queue),
+            "late_ticks": self.late_ticks,
+            "late_tick_seconds_max": self.late_tick_s_max,
+            "dropped_messages": self.dropped_messages,
+            "proposals_total": self.proposals_total,
+            "turns": self.turns,
+            **{f"log_{name}": value for name, value in self._log.statistics().items()},
+        }
+
+    # what the transport delivers (raft.transport.PeerHandler)
+
+    def receive(self, messages: Sequence[Message]) -> None:
+        room = INBOX_MESSAGES_MAX - len(self._inbox)
+        if len(messages) > room:
+            self.dropped_messages += len(messages) - max(room, 0)
+            messages = messages[: max(room, 0)]
+        self._inbox += messages
+        self._schedule()
+
+    def peer_unreachable(self, peer: int) -> None:
+        self._unreachable.add(peer)
+        self._schedule()
+
+    def snapshot_sent(self, peer: int, ok: bool) -> None:
+        self._snapshot_reports.append((peer, ok))
+        self._schedule()
+
+    async def receive_snapshot(self, message: Message, image: Path) -> None:
+        assert message.snapshot is not None
+        index = message.snapshot.index
+        path = self._work_dir / f"{index:016x}.snap"
+        await asyncio.to_thread(image.replace, path)
+        for older in [known for known in self._images if known <= self._application.applied_index]:
+            await asyncio.to_thread(self._images.pop(older).unlink, missing_ok=True)
+        self._images[index] = path
+        self.receive([message])
+
+    # the turn
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self._stopped:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        if self._stopped:
+            return
+        self.turns += 1
+        try:
+            self._feed()
+            while self._node.has_ready():
+                self._dispatch(self._node.ready())
+        except Exception as error:
+            self._fail(error)
+
+    def _feed(self) -> None:
+        node = self._node
+        inbox, self._inbox = self._inbox, []
+        for message in inbox:
+            try:
+                node.step(message)
+            except (ProposalDropped, StepPeerNotFound):
+                self.dropped_messages += 1
+        if self._unreachable:
+            for peer in self._unreachable:
+                node.report_unreachable(peer)
+            self._unreachable.clear()
+        for peer, ok in self._snapshot_reports:
+            node.report_snapshot(peer, ok)
+        self._snapshot_reports.clear()
+        if self._conf_proposals:
+            self._propose_conf_changes()
+        if self._proposals and node.lead != NO_NODE:
+            self._propose()
+        self._reads.begin()
+
+    def _propose(self) -> None:
+        proposals = self._proposals
+        while proposals:
+            batch: list[_Proposal] = []
+            size = 0
+            while proposals and size < PROPOSE_BATCH_BYTES:
+                proposal = proposals.popleft()
+                if proposal.request_id in self._waiters:  # else its caller has gone
+                    batch.append(proposal)
+                    size += len(proposal.data)
+            if not batch:
+                return
+            try:
+                self._node.propose_batch([proposal.data for proposal in batch])
+            except ProposalDropped as dropped:
+                for proposal in batch:
+                    self._waiters.resolve(proposal.request_id, Refused(f"raft proposal dropped: {dropped}"))
+
+    def _propose_conf_changes(self) -> None:
+        while self._conf_proposals:
+            request_id, change = self._conf_proposals.popleft()
+            try:
+                accepted = self._node.propose_conf_change(change)
+            except ProposalDropped as dropped:
+                self._waiters.resolve(request_id, ConfChangeRefused(str(dropped)))
+                continue
+            if not accepted:
+                self._waiters.resolve(request_id, ConfChangeRefused("another change is still pending"))
+
+    def _dispatch(self, ready: Ready) -> None:
+        if ready.soft_state is not None:
+            self._leader_may_have_changed()
+        for state in ready.read_states:
+            self._reads.confirmed(state.context, state.index, self._application.applied_index)
+        outgoing: list[Message] = []
+        for message in ready.messages:
+            if message.to == APPEND_THREAD:
+                self._append_queue.append(message)
+                self._append_wake.set()
+            elif message.to == APPLY_THREAD:
+                self._apply_queue.append(message)
+                self._apply_idle.clear()
+                self._apply_wake.set()
+            elif message.type is MessageType.SNAP:
+                self._start_snapshot(message)
+            else:
+                outgoing.append(message)
+        if outgoing:
+            self._transport.send(outgoing)
+
+    def _leader_may_have_changed(self) -> None:
+        lead, leading = self._node.lead, self._node.is_leader
+        if (lead, leading) == (self._last_lead, self._last_leading):
+            return
+        self._last_lead, self._last_leading = lead, leading
+        log.info(
+            "member %x: %s in term %d, leader %s",
+            self.config.member_id, Role(self._node.role).name.lower(), self._node.term,
+            f"{lead:x}" if lead else "none",
+        )  # fmt: skip
+        if lead != NO_NODE:
+            self.leader_since = self._loop.time()
+            if self._last_known_lead not in (NO_NODE, lead):
+                self._reads.leader_changed()
+            self._last_known_lead = lead
+            self._reads.resend()
+        for callback in self._leader_callbacks:
+            callback(lead, leading)
+
+    # time
+
+    def _on_tick(self) -> None:
+        if self._stopped:
+            return
+        now = self._loop.time()
+        tick_s = self.config.tick_s
+        late = now - self._next_tick
+        if late > tick_s:
+            self.late_ticks += 1
+            self.late_tick_s_max = max(self.late_tick_s_max, late)
+            if late > 2 * tick_s:
+                log.warning("a tick came %.0f ms late: this process was starved or paused", late * 1000)
+        # One tick only, however late: a process that was paused must notice what happened meanwhile before
+        # it believes that others fell silent.
+        self._next_tick = max(self._next_tick + tick_s, now)
+        self._tick_handle = self._loop.call_at(self._next_tick, self._on_tick)
+        queued = {proposal.request_id for proposal in self._proposals} if self._proposals else ()
+        self._waiters.expire(lambda request_id: request_id in queued)
+        try:
+            self._node.tick()
+            self._reads.tick()
+        except Exception as error:
+            self._fail(error)
+            return
+        self._schedule()
+
+    # the append task
+
+    async def _append_loop(self) -> None:
+        while True:
+            await self._append_wake.wait()
+            self._append_wake.clear()
+            while self._append_queue:
+                batch = self._take_append_batch()
+                writes = [_log_write(message) for message in batch]
+                if any(write.entries or write.snapshot for write in writes) or any(
+                    write.hard_state is not None and _votes_changed(self.hard_state, write.hard_state)
+                    for write in writes
+                ):
+                    await self._log.write(writes)
+                for message, write in zip(batch, writes, strict=True):
+                    await self._stored(message, write)
+
+    def _take_append_batch(self) -> list[Message]:
+        """Everything that waits, up to and including the first snapshot: what follows it must see it installed."""
+        batch: list[Message] = []
+        while self._append_queue:
+            batch.append(self._append_queue.popleft())
+            if batch[-1].snapshot is not None:
+                break
+        return batch
+
+    async def _stored(self, message: Message, write: LogWrite) -> None:
+        """``write`` is durable: let the core see it and release what waited for it."""
+        if write.snapshot is not None:
+            await self._install(write.snapshot)
+        if write.hard_state is not None:
+            self.hard_state = write.hard_state
+            self._storage.set_hard_state(write.hard_state)
+        if write.entries:
+            self._storage.append(write.entries)
+        outgoing = []
+        for response in message.responses:
+            if response.to == self.config.member_id:
+                self._inbox.append(response)
+            else:
+                outgoing.append(response)
+        if outgoing:
+            self._transport.send(outgoing)
+        self._schedule()
+
+    async def _install(self, snapshot: Snapshot) -> None:
+        await self._apply_idle.wait()
+        image = self._images.pop(snapshot.index, None)
+        if image is None:
+            raise FatalError(f"the image of snapshot {snapshot.index} is not here")
+        await self._application.install_image(image, snapshot)
+        self._conf_state = snapshot.conf_state
+        self._storage.apply_snapshot(snapshot)
+        self._log_snapshot_index = snapshot.index
+        await asyncio.to_thread(image.unlink, missing_ok=True)
+        self._reads.applied(self._application.applied_index)
+
+    # the apply task
+
+    async def _apply_loop(self) -> None:
+        while True:
+            await self._apply_wake.wait()
+            self._apply_wake.clear()
+            while self._apply_queue:
+                message = self._apply_queue[0]
+                for start in range(0, len(message.entries), APPLY_SLICE_ENTRIES):
+                    await self._application.room()
+                    self._apply(message.entries[start : start + APPLY_SLICE_ENTRIES])
+                    if start + APPLY_SLICE_ENTRIES < len(message.entries):
+                        await asyncio.sleep(0)
+                self._apply_queue.popleft()
+                self._inbox += message.responses
+                self._schedule()
+            self._apply_idle.set()
+            self._maybe_compact()
+
+    def _apply(self, entries: Iterable[Entry]) -> None:
+        application, waiters = self._application, self._waiters
+        for entry in entries:
+            if entry.type is not EntryType.NORMAL:
+                self._apply_conf_change(entry)
+            elif entry.data:
+                request_id = int.from_bytes(entry.data[:ID_BYTES], "big")
+                wanted = request_id in waiters
+                outcome = application.apply(entry, entry.data[ID_BYTES:], wanted)
+                if wanted:
+                    waiters.resolve(request_id, outcome)
+            else:
+                application.apply_empty(entry)
+        self._reads.applied(application.applied_index)
+
+    def _apply_conf_change(self, entry: Entry) -> None:
+        change = decode_conf_change(entry)
+        request_id = int.from_bytes(change.context[:ID_BYTES], "big")
+        payload = change.context[ID_BYTES:]
+        refusal = self._application.check_conf_change(entry, change, payload) if payload else None
+        if refusal is not None:
+            self._application.apply_empty(entry)
+            self._node.apply_conf_change(None)
+            self._waiters.resolve(request_id, refusal)
+            return
+        self._conf_state = self._node.apply_conf_change(change)
+        outcome = self._application.apply_conf_change(entry, self._conf_state, payload)
+        self._waiters.resolve(request_id, outcome)
+
+    # snapshots and truncation
+
+    def _image_position(self) -> Snapshot:
+        index = self._application.applied_index
+        return Snapshot(index, self._storage.term(index), self._conf_state)
+
+    def _start_snapshot(self, message: Message) -> None:
+        self._sending_images += 1
+        assert self._group is not None
+        self._group.create_task(self._send_snapshot(message), name=f"snapshot-{message.to:x}")
+
+    async def _send_snapshot(self, message: Message) -> None:
+        """The core's message is a request: the image is made now, at what has been applied by now."""
+        path = self._work_dir / f"outgoing-{message.to:x}.snap"
+
+        def done() -> None:
+            self._sending_images -= 1
+            path.unlink(missing_ok=True)
+
+        try:
+            snapshot = await self._application.make_image(path)
+        except (OSError, RaftError) as error:
+            log.warning("no snapshot for %x: %s", message.to, error)
+            self.snapshot_sent(message.to, False)
+            done()
+            return
+        self._transport.send_snapshot(message._replace(snapshot=snapshot), path, done)
+
+    def _maybe_compact(self) -> None:
+        """Truncate the log once enough is applied *and durable* in the state, keeping entries to catch up with."""
+        if self._compacting or self._sending_images or self._stopped:
+            return
+        config = self.config
+        durable = min(self._application.durable_index, self._application.applied_index)
+        if durable - self._log_snapshot_index <= config.snapshot_count + config.catch_up_entries:
+            return
+        self._compacting = True
+        assert self._group is not None
+        self._group.create_task(self._compact(durable - config.catch_up_entries), name="compact-log")
+
+    async def _compact(self, index: int) -> None:
+        try:
+            marker = Snapshot(index, self._storage.term(index), self._conf_state)
+            await self._log.compact(marker)
+            if index > self._log_snapshot_index:  # else a received snapshot overtook this
+                self._storage.compact(index)
+                self._log_snapshot_index = index
+        finally:
+            self._compacting = False
+
+    # life
+
+    _group: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Run until cancelled. Raises FatalError when the log fails or an invariant breaks."""
+        self._tick_handle = self._loop.call_at(self._next_tick, self._on_tick)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._group = tasks
+                tasks.create_task(self._append_loop(), name="append")
+                tasks.create_task(self._apply_loop(), name="apply")
+                self._schedule()
+                await self._failure
+        except BaseExceptionGroup as group:
+            for error in group.exceptions:
+                if isinstance(error, FatalError):
+                    raise error from None
+            raise
+        finally:
+            self._stop()
+
+    def _fail(self, error: Exception) -> None:
+        if not self._failure.done():
+            fatal = error if isinstance(error, FatalError) else FatalError(f"{type(error).__name__}: {error}")
+            fatal.__cause__ = error if fatal is not error else None
+            log.critical("raft stops: %s", error, exc_info=error)
+            self._failure.set_exception(fatal)
+
+    def _stop(self) -> None:
+        self._stopped = True
+        if self._tick_handle is not None:
+            self._tick_handle.cancel()
+        never_sent = {proposal.request_id for proposal in self._proposals}
+        for request_id in never_sent:
+            self._waiters.resolve(request_id, Stopped("this member is shutting down"))
+        self._waiters.fail_all(OutcomeUnknown("this member stopped while the proposal was under way"))
+        self._reads.fail_all(Stopped("this member is shutting down"))
+        self._failure.cancel()
+
+
+def _log_write(message: Message) -> LogWrite:
+    hard_state = None
+    if message.term or message.vote or message.commit:
+        hard_state = HardState(message.term, message.vote, message.commit)
+    snapshot = message.snapshot
+    return LogWrite(message.entries, hard_state, snapshot._replace(data=b"") if snapshot else None)
+
+
+def _votes_changed(old: HardState, new: HardState) -> bool:
+    """A commit index alone need not be synced: it is found again from the leader (contract §16)."""
+    return (old.term, old.vote) != (new.term, new.vote)

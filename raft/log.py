@@ -1,0 +1,64 @@
+"""The durable log as the driver needs it, independent of what keeps it.
+
+Two things implement it: SQLite (raft.sqlite_log) and a simulated disk that forgets unsynced writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from raft.core.types import Entry, HardState, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose log this is. A log opened by another member, or for another cluster, is refused."""
+
+    cluster_id: int
+    member_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedLog:
+    """What a restart finds: ``snapshot`` marks the position just before the first entry."""
+
+    hard_state: HardState
+    snapshot: Snapshot
+    entries: Sequence[Entry]
+
+
+class LogWrite(NamedTuple):
+    """One write, in the order the core emitted it.
+
+    ``entries`` replace everything stored at and above their first index. ``snapshot`` (metadata only) replaces
+    the whole log. ``hard_state`` None means unchanged.
+    """
+
+    entries: Sequence[Entry] = ()
+    hard_state: HardState | None = None
+    snapshot: Snapshot | None = None
+
+
+class DurableLog(Protocol):
+    """Every write returns once it would survive a power loss. A failed write is fatal and never retried."""
+
+    async def load(self) -> LoadedLog: ...
+
+    async def write(self, writes: Sequence[LogWrite]) -> None:
+        """Make all of ``writes`` durable with one sync, atomically: after a crash all of them are there or none.
+
+        Raises SyncFailed; the log must not be used after that.
+        """
+        ...
+
+    async def compact(self, snapshot: Snapshot) -> None:
+        """Forget the entries up to snapshot.index, which the state machine has durably applied."""
+        ...
+
+    async def close(self) -> None: ...
+
+    def statistics(self) -> Mapping[str, float]:
+        """Counts and seconds, for metrics."""
+        ...

@@ -1,0 +1,259 @@
+"""The durable log in SQLite: one transaction and one fsync for everything that is waiting to be written.
+
+Layout (version 1): ``meta`` whose log this is, ``hard_state`` and ``snapshot`` one row each, ``entries`` by
+index. WAL mode with synchronous=FULL: a commit returns after the fsync of the WAL.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgpack
+
+from raft import sqlite
+from raft.core.types import ConfState, Entry, EntryType, HardState, Snapshot
+from raft.errors import LogError, SyncFailed
+from raft.log import Identity, LoadedLog, LogWrite
+
+FORMAT_VERSION: Final = 1
+SLOW_SYNC_S: Final = 1.0
+"""A sync that takes longer is worth a warning: heartbeats are next (contract §27)."""
+
+_REPLACE_MEMBER: Final = (
+    "if this member is lost, remove it from the cluster, delete its data directory and add it again; "
+    "its peers hold the data"
+)
+
+_SCHEMA: Final = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE hard_state (id INTEGER PRIMARY KEY CHECK (id = 1), term INTEGER, vote BLOB, commit_index INTEGER);
+CREATE TABLE snapshot (id INTEGER PRIMARY KEY CHECK (id = 1), idx INTEGER, term INTEGER, conf_state BLOB);
+CREATE TABLE entries (idx INTEGER PRIMARY KEY, term INTEGER NOT NULL, type INTEGER NOT NULL, data BLOB NOT NULL);
+"""
+
+
+class SqliteLog:
+    """A DurableLog in one SQLite file. Make it with ``create`` or ``open_existing``."""
+
+    def __init__(self, path: Path, database: sqlite.Database) -> None:
+        self._path = path
+        self._database = database
+        self._failed: SyncFailed | None = None
+        self._last_index = 0
+        self._syncs = 0
+        self._entries_written = 0
+        self._sync_s_total = 0.0
+        self._sync_s_max = 0.0
+
+    @classmethod
+    async def create(cls, path: Path, identity: Identity, snapshot: Snapshot) -> SqliteLog:
+        """A new log that begins just after ``snapshot`` (index 0 and no voters for a member that will join)."""
+        if path.exists():
+            raise LogError(path, "a log is already there", "start the member without bootstrapping it again")
+        database = await sqlite.connect(path, synchronous="FULL")
+        log = cls(path, database)
+        try:
+            await database.run(_create, identity, snapshot)
+        except BaseException:
+            await database.close()
+            raise
+        log._last_index = snapshot.index
+        _sync_directory(path.parent)
+        return log
+
+    @classmethod
+    async def open_existing(cls, path: Path, identity: Identity | None = None) -> SqliteLog:
+        """Open the log of a restarting member. Raises LogError for a damaged file or another member's log."""
+        if not path.exists():
+            raise LogError(path, "the raft log is missing", _REPLACE_MEMBER)
+        database: sqlite.Database | None = None
+        try:
+            database = await sqlite.connect(path, synchronous="FULL")
+            found = await database.run(_check)
+        except (sqlite3.DatabaseError, ValueError) as error:
+            if database is not None:
+                await database.close()
+            raise LogError(path, f"not a usable raft log ({error})", _REPLACE_MEMBER) from error
+        if identity is not None and found != identity:
+            await database.close()
+            raise LogError(
+                path,
+                f"this log belongs to member {found.member_id:x} of cluster {found.cluster_id:x}, "
+                f"not to member {identity.member_id:x} of cluster {identity.cluster_id:x}",
+                "use another --data-dir, or the --name and --initial-cluster this directory was made with",
+            )
+        log = cls(path, database)
+        log.identity = found
+        return log
+
+    identity: Identity
+    """Whose log was opened (set by open_existing)."""
+
+    async def load(self) -> LoadedLog:
+        try:
+            loaded = await self._database.run(_load)
+        except (sqlite3.DatabaseError, ValueError, TypeError) as error:
+            raise LogError(self._path, f"the raft log is damaged ({error})", _REPLACE_MEMBER) from error
+        self._last_index = loaded.entries[-1].index if loaded.entries else loaded.snapshot.index
+        return loaded
+
+    async def write(self, writes: Sequence[LogWrite]) -> None:
+        if self._failed is not None:
+            raise self._failed
+        started = time.perf_counter()
+        try:
+            last = await self._database.run(_write, writes, self._last_index)
+        except sqlite3.Error as error:
+            self._failed = SyncFailed(self._path, error)
+            raise self._failed from error
+        took = time.perf_counter() - started
+        self._last_index = last
+        self._syncs += 1
+        self._entries_written += sum(len(write.entries) for write in writes)
+        self._sync_s_total += took
+        self._sync_s_max = max(self._sync_s_max, took)
+
+    async def compact(self, snapshot: Snapshot) -> None:
+        if self._failed is not None:
+            raise self._failed
+        try:
+            await self._database.run(_compact, snapshot)
+        except sqlite3.Error as error:
+            self._failed = SyncFailed(self._path, error)
+            raise self._failed from error
+
+    async def close(self) -> None:
+        await self._database.close()
+
+    def statistics(self) -> Mapping[str, float]:
+        return {
+            "syncs": self._syncs,
+            "entries": self._entries_written,
+            "sync_seconds_total": self._sync_s_total,
+            "sync_seconds_max": self._sync_s_max,
+        }
+
+
+def _create(db: sqlite3.Connection, identity: Identity, snapshot: Snapshot) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    for statement in _SCHEMA.strip().split(";\n"):
+        db.execute(statement)
+    db.executemany(
+        "INSERT INTO meta VALUES (?, ?)",
+        [
+            ("format", _blob(FORMAT_VERSION)),
+            ("cluster_id", _blob(identity.cluster_id)),
+            ("member_id", _blob(identity.member_id)),
+        ],
+    )
+    _put_hard_state(db, HardState(term=snapshot.term, commit=snapshot.index))
+    _put_snapshot(db, snapshot)
+    db.execute("COMMIT")
+
+
+def _check(db: sqlite3.Connection) -> Identity:
+    """Read whose log it is, after SQLite's own quick check of the file."""
+    problems = [row[0] for row in db.execute("PRAGMA quick_check(1)")]
+    if problems != ["ok"]:
+        raise ValueError(str(problems[0]))
+    meta = dict(db.execute("SELECT key, value FROM meta"))
+    version = _number(meta["format"]) if "format" in meta else 0
+    if version != FORMAT_VERSION:
+        raise ValueError(f"log format {version}, this release reads {FORMAT_VERSION}")
+    return Identity(_number(meta["cluster_id"]), _number(meta["member_id"]))
+
+
+def _load(db: sqlite3.Connection) -> LoadedLog:
+    term, vote, commit = db.execute("SELECT term, vote, commit_index FROM hard_state").fetchone()
+    index, snapshot_term, conf_state = db.execute("SELECT idx, term, conf_state FROM snapshot").fetchone()
+    snapshot = Snapshot(index, snapshot_term, decode_conf_state(conf_state))
+    types = tuple(EntryType)
+    entries = [
+        Entry(entry_term, idx, types[kind], data)
+        for idx, entry_term, kind, data in db.execute("SELECT idx, term, type, data FROM entries ORDER BY idx")
+    ]
+    expected = range(index + 1, index + 1 + len(entries))
+    if any(entry.index != want for entry, want in zip(entries, expected, strict=True)):
+        raise ValueError("there is a gap between entries")
+    last = entries[-1].index if entries else index
+    if commit > last:
+        raise ValueError(f"entries up to {commit} were committed but the log ends at {last}")
+    return LoadedLog(HardState(term, _number(vote), commit), snapshot, entries)
+
+
+def _write(db: sqlite3.Connection, writes: Sequence[LogWrite], last_index: int) -> int:
+    """All writes in one transaction; returns the new last index. The commit is the fsync."""
+    hard_state: HardState | None = None
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        for write in writes:
+            if write.snapshot is not None:
+                db.execute("DELETE FROM entries")
+                _put_snapshot(db, write.snapshot)
+                last_index = write.snapshot.index
+            if write.entries:
+                first = write.entries[0].index
+                if first <= last_index:
+                    db.execute("DELETE FROM entries WHERE idx >= ?", (first,))
+                db.executemany("INSERT INTO entries (term, idx, type, data) VALUES (?, ?, ?, ?)", write.entries)
+                last_index = write.entries[-1].index
+            hard_state = write.hard_state or hard_state
+        if hard_state is not None:
+            _put_hard_state(db, hard_state)
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+    return last_index
+
+
+def _compact(db: sqlite3.Connection, snapshot: Snapshot) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    _put_snapshot(db, snapshot)
+    db.execute("DELETE FROM entries WHERE idx <= ?", (snapshot.index,))
+    db.execute("COMMIT")
+
+
+def _put_hard_state(db: sqlite3.Connection, state: HardState) -> None:
+    db.execute("REPLACE INTO hard_state VALUES (1, ?, ?, ?)", (state.term, _blob(state.vote), state.commit))
+
+
+def _put_snapshot(db: sqlite3.Connection, snapshot: Snapshot) -> None:
+    db.execute(
+        "REPLACE INTO snapshot VALUES (1, ?, ?, ?)",
+        (snapshot.index, snapshot.term, encode_conf_state(snapshot.conf_state)),
+    )
+
+
+def encode_conf_state(conf_state: ConfState) -> bytes:
+    return bytes(msgpack.packb(conf_state))
+
+
+def decode_conf_state(data: bytes) -> ConfState:
+    """Raises ValueError for bytes that are no ConfState."""
+    voters, learners, outgoing, learners_next, auto_leave = msgpack.unpackb(data)
+    return ConfState(tuple(voters), tuple(learners), tuple(outgoing), tuple(learners_next), bool(auto_leave))
+
+
+def _blob(number: int) -> bytes:
+    """Ids are unsigned 64-bit; SQLite's integers are signed."""
+    return number.to_bytes(8, "big")
+
+
+def _number(blob: bytes) -> int:
+    return int.from_bytes(blob, "big")
+
+
+def _sync_directory(directory: Path) -> None:
+    """A new file is durable only once its directory entry is (M37)."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,91 @@
+"""Who waits for which proposal, and the ids that tie them together (contract §29)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from raft.errors import NoLeader, OutcomeUnknown
+
+ID_BYTES: Final = 8
+
+
+class RequestIds:
+    """Ids unique across members and restarts: 2 bytes of member id, 5 of start time in ms, 1 that counts.
+
+    The counter carries into the time bytes, so an id repeats only if a member made 256 proposals for every
+    millisecond since its last start.
+    """
+
+    def __init__(self, member_id: int, now_ms: int | None = None) -> None:
+        start_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        self._prefix = (member_id & 0xFFFF) << 48
+        self._suffix = (start_ms & 0xFF_FFFF_FFFF) << 8
+
+    def next(self) -> int:
+        self._suffix = (self._suffix + 1) & 0xFFFF_FFFF_FFFF
+        return self._prefix | self._suffix
+
+
+class _Waiting(NamedTuple):
+    future: asyncio.Future[Any]
+    deadline: float
+    started: float
+
+
+class Waiters:
+    """Futures by request id. Each is resolved exactly once: applied, refused, or unknown when time runs out.
+
+    All deadlines are the same distance away, so the oldest waiter is always the first to expire and a look
+    at the front of the dict is enough: no timer per proposal.
+    """
+
+    def __init__(self, timeout_s: float, clock: Callable[[], float]) -> None:
+        self.timeout_s = timeout_s
+        self._clock = clock
+        self._waiting: dict[int, _Waiting] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, request_id: int) -> bool:
+        return request_id in self._waiting
+
+    def register(self, request_id: int) -> asyncio.Future[Any]:
+        if request_id in self._waiting:
+            raise AssertionError(f"request id {request_id:x} is already waited for")
+        now = self._clock()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[request_id] = _Waiting(future, now + self.timeout_s, now)
+        return future
+
+    def resolve(self, request_id: int, outcome: Any) -> None:
+        """Hand ``outcome`` to the waiter, raising it there if it is an exception. Too late: dropped."""
+        waiting = self._waiting.pop(request_id, None)
+        if waiting is None or waiting.future.done():
+            return
+        if isinstance(outcome, BaseException):
+            waiting.future.set_exception(outcome)
+        else:
+            waiting.future.set_result(outcome)
+
+    def forget(self, request_id: int) -> None:
+        self._waiting.pop(request_id, None)
+
+    def expire(self, never_sent: Callable[[int], bool]) -> None:
+        """Fail what has waited too long: NoLeader if it never left this member, else the outcome is unknown."""
+        now = self._clock()
+        while self._waiting:
+            request_id, waiting = next(iter(self._waiting.items()))
+            if waiting.deadline > now:
+                return
+            if never_sent(request_id):
+                self.resolve(request_id, NoLeader("no leader took the proposal in time"))
+            else:
+                self.resolve(request_id, OutcomeUnknown("the proposal was not applied in time"))
+
+    def fail_all(self, error: Exception) -> None:
+        for request_id in list(self._waiting):
+            self.resolve(request_id, error)

@@ -6,10 +6,11 @@ Every change is checked and applied deterministically: the same entry gives the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 import msgpack
 
@@ -17,6 +18,8 @@ from raft.core.types import ConfChange, ConfChangeType, ConfChangeV2, ConfState
 from store.replica import MemberInfo
 
 DEFAULT_MAX_LEARNERS: Final = 1
+MEMBERS: Final = "members"
+MEMBERS_REMOVED: Final = "members_removed"
 
 
 class ClusterError(Exception):
@@ -97,29 +100,55 @@ class MemberChange:
         return ConfChangeV2(changes=(ConfChange(kind, self.id),), context=self.encode())
 
 
-@dataclass
+BucketWrite = tuple[str, bytes, bytes | None]
+"""Bucket name, key, and the value it gets (None: deleted)."""
+
+
 class Membership:
-    """The members and the ids that were removed for good."""
+    """The members and the ids that were removed for good: a view of two buckets of the replicated state.
 
-    members: dict[int, MemberInfo] = field(default_factory=dict)
-    removed: set[int] = field(default_factory=set)
-    max_learners: int = DEFAULT_MAX_LEARNERS
+    Bucket ``members`` maps the id in hex to a JSON document, ``members_removed`` to the word "removed"
+    (contract §14). Members are few and change rarely, so they are read anew each time.
+    """
 
-    def sorted(self) -> Sequence[MemberInfo]:
-        return [self.members[number] for number in sorted(self.members)]
+    def __init__(
+        self,
+        members: Mapping[bytes, bytes],
+        removed: Mapping[bytes, bytes],
+        max_learners: int = DEFAULT_MAX_LEARNERS,
+    ) -> None:
+        self._members = members
+        self._removed = removed
+        self.max_learners = max_learners
+
+    def members(self) -> list[MemberInfo]:
+        """Sorted by id."""
+        return sorted(map(decode_member, self._members.values()), key=lambda member: member.id)
+
+    def get(self, number: int) -> MemberInfo | None:
+        stored = self._members.get(member_key(number))
+        return None if stored is None else decode_member(stored)
+
+    def removed(self) -> set[int]:
+        return {int(key, 16) for key in self._removed}
 
     def voters(self) -> list[int]:
-        return [number for number, member in self.members.items() if not member.is_learner]
+        return [member.id for member in self.members() if not member.is_learner]
+
+    def conf_state(self) -> ConfState:
+        """The Raft configuration of a cluster that starts with these members."""
+        learners = tuple(member.id for member in self.members() if member.is_learner)
+        return ConfState(voters=tuple(self.voters()), learners=learners)
 
     def check(self, change: MemberChange) -> ClusterError | None:
         """Why ``change`` is refused, or None."""
-        member = self.members.get(change.id)
+        member = self.get(change.id)
         if change.kind is ChangeKind.ADD:
-            if member is not None or change.id in self.removed:
+            if member is not None or change.id in self.removed():
                 return MemberExists(f"member {change.id:x} exists or existed")
             if self._url_taken(change):
                 return PeerUrlExists("a member with such a peer URL exists")
-            if change.is_learner and self._learners() >= self.max_learners:
+            if change.is_learner and len(self.members()) - len(self.voters()) >= self.max_learners:
                 return TooManyLearners(f"{self.max_learners} learner at most")
             return None
         if member is None:
@@ -133,41 +162,63 @@ class Membership:
         return None
 
     def _url_taken(self, change: MemberChange) -> bool:
-        taken = {url for member in self.members.values() if member.id != change.id for url in member.peer_urls}
+        taken = {url for member in self.members() if member.id != change.id for url in member.peer_urls}
         return not taken.isdisjoint(change.peer_urls)
 
-    def _learners(self) -> int:
-        return sum(member.is_learner for member in self.members.values())
-
-    def apply(self, change: MemberChange) -> None:
-        """Make a change that ``check`` accepted."""
+    def writes(self, change: MemberChange) -> list[BucketWrite]:
+        """What a change that ``check`` accepted does to the buckets."""
+        key = member_key(change.id)
+        if change.kind is ChangeKind.REMOVE:
+            return [(MEMBERS, key, None), (MEMBERS_REMOVED, key, b"removed")]
         if change.kind is ChangeKind.ADD:
-            self.members[change.id] = MemberInfo(change.id, "", change.peer_urls, (), change.is_learner)
-        elif change.kind is ChangeKind.REMOVE:
-            del self.members[change.id]
-            self.removed.add(change.id)
-        elif change.kind is ChangeKind.UPDATE:
-            self.members[change.id] = replace(self.members[change.id], peer_urls=change.peer_urls)
+            member = MemberInfo(change.id, "", change.peer_urls, (), change.is_learner)
         else:
-            self.members[change.id] = replace(self.members[change.id], is_learner=False)
+            member = decode_member(self._members[key])
+            if change.kind is ChangeKind.UPDATE:
+                member = replace(member, peer_urls=change.peer_urls)
+            else:
+                member = replace(member, is_learner=False)
+        return [(MEMBERS, key, encode_member(member))]
 
-    def publish(self, number: int, name: str, client_urls: Iterable[str]) -> None:
-        """A member says its name and client URLs; of a member that was removed meanwhile, nothing is kept."""
-        member = self.members.get(number)
-        if member is not None:
-            self.members[number] = replace(member, name=name, client_urls=tuple(client_urls))
 
-    def encode(self) -> bytes:
-        rows = [(m.id, m.name, m.peer_urls, m.client_urls, m.is_learner) for m in self.sorted()]
-        return bytes(msgpack.packb((rows, sorted(self.removed))))
+def member_key(number: int) -> bytes:
+    return b"%x" % number
 
-    @classmethod
-    def decode(cls, data: bytes) -> Membership:
-        rows, removed = msgpack.unpackb(data)
-        members = [MemberInfo(row[0], row[1], tuple(row[2]), tuple(row[3]), row[4]) for row in rows]
-        return cls({member.id: member for member in members}, set(removed))
 
-    def conf_state(self) -> ConfState:
-        """The Raft configuration of a cluster that starts with these members."""
-        learners = sorted(m.id for m in self.members.values() if m.is_learner)
-        return ConfState(voters=tuple(sorted(self.voters())), learners=tuple(learners))
+def encode_member(member: MemberInfo) -> bytes:
+    document: dict[str, Any] = {"id": member.id, "peerURLs": list(member.peer_urls)}
+    if member.is_learner:
+        document["isLearner"] = True
+    if member.name:
+        document["name"] = member.name
+    if member.client_urls:
+        document["clientURLs"] = list(member.client_urls)
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def decode_member(stored: bytes) -> MemberInfo:
+    document = json.loads(stored)
+    return MemberInfo(
+        document["id"],
+        document.get("name", ""),
+        tuple(document.get("peerURLs", ())),
+        tuple(document.get("clientURLs", ())),
+        document.get("isLearner", False),
+    )
+
+
+def encode_conf_state(conf_state: ConfState) -> bytes:
+    """A configuration as etcd stores it beside the data."""
+    document: dict[str, Any] = {"voters": list(conf_state.voters), "auto_leave": conf_state.auto_leave}
+    for name in ("learners", "voters_outgoing", "learners_next"):
+        ids = getattr(conf_state, name)
+        if ids:
+            document[name] = list(ids)
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def decode_conf_state(stored: bytes) -> ConfState:
+    document = json.loads(stored)
+    lists = (tuple(document.get(name, ())) for name in ("voters", "learners", "voters_outgoing", "learners_next"))
+    voters, learners, outgoing, learners_next = lists
+    return ConfState(voters, learners, outgoing, learners_next, document.get("auto_leave", False))

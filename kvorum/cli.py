@@ -1,0 +1,209 @@
+"""The ``kvorum`` command. Subcommands import what they need when they run: a launcher must start in no time."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from kvorum.layout import UserError
+
+DEFAULT_DATA_DIR: Final = ".kvorum"
+
+Command = Callable[[argparse.Namespace], int]
+AsyncCommand = Callable[[argparse.Namespace, asyncio.Event], Awaitable[int]]
+
+
+class _Parser(argparse.ArgumentParser):
+    """Exit code 2 and one line for wrong usage."""
+
+    def error(self, message: str) -> Any:
+        print(f"kvorum: {message} (see '{self.prog} --help')", file=sys.stderr)
+        raise SystemExit(2)
+
+
+class _Noted(argparse.Action):
+    """Stores the value and notes that it was given, so that a default can be told from a choice."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        setattr(namespace, self.dest, values)
+        namespace.given = {*getattr(namespace, "given", ()), self.dest}
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port (1 to 65535)")
+    return int(text)
+
+
+def _member_count(text: str) -> int:
+    if text not in ("1", "3", "5", "7"):
+        raise argparse.ArgumentTypeError(f"{text!r} members: a cluster has 1, 3, 5 or 7")
+    return int(text)
+
+
+def _add(
+    commands: Any, name: str, summary: str, example: str, run: Command, **options: Any
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        **options,
+    )
+    parser.set_defaults(run=run, given=frozenset())
+    return parser
+
+
+def _data_dir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--data-dir", default=DEFAULT_DATA_DIR, metavar="DIR", help="folder of the cluster (default: ./.kvorum)"
+    )
+
+
+def _in_loop(command: AsyncCommand) -> Command:
+    def run(args: argparse.Namespace) -> int:
+        from kvorum import loop
+
+        return loop.run(lambda stop: command(args, stop))
+
+    return run
+
+
+def _up(args: argparse.Namespace, stop: asyncio.Event) -> Awaitable[int]:
+    from kvorum import up
+
+    return up.up(args, stop)
+
+
+def _down(args: argparse.Namespace, stop: asyncio.Event) -> Awaitable[int]:
+    from kvorum import up
+
+    return up.down(args, stop)
+
+
+def _status(args: argparse.Namespace, stop: asyncio.Event) -> Awaitable[int]:
+    from kvorum import status
+
+    return status.status(args, stop)
+
+
+def _fault(name: str) -> AsyncCommand:
+    def run(args: argparse.Namespace, stop: asyncio.Event) -> Awaitable[int]:
+        from kvorum import faults
+
+        command: AsyncCommand = getattr(faults, name)
+        return command(args, stop)
+
+    return run
+
+
+def _member(args: argparse.Namespace) -> int:
+    from kvorum import member
+
+    return member.run(args.arguments)
+
+
+def _apiserver(args: argparse.Namespace) -> int:
+    from kvorum import apiserver
+
+    return apiserver.run(args)
+
+
+def build_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """The whole command line. ``command`` names the one about to run: only its options need to be complete."""
+    parser = _Parser(
+        prog="kvorum",
+        description="etcd and the Kubernetes list/watch API in one command: replicated, watchable, breakable.",
+        epilog="example:\n  kvorum up        # three members and an API server; Ctrl-C stops them",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+
+    up = _add(commands, "up", "start members and an API server", "kvorum up --members 3", _in_loop(_up))
+    _data_dir(up)
+    up.add_argument("--members", type=_member_count, default=3, action=_Noted, metavar="N", help="1, 3, 5 or 7")
+    up.add_argument(
+        "--base-port",
+        type=_port,
+        default=2379,
+        action=_Noted,
+        metavar="PORT",
+        help="client port of the first member",
+    )
+    up.add_argument(
+        "--api-port", type=_port, default=8001, action=_Noted, metavar="PORT", help="port of the API server"
+    )
+    up.add_argument("--detach", action="store_true", help="leave everything running and return")
+    up.add_argument("--fresh", action="store_true", help="forget the data of an earlier run")
+
+    down = _add(commands, "down", "stop everything that 'up' started", "kvorum down", _in_loop(_down))
+    _data_dir(down)
+
+    status = _add(
+        commands,
+        "status",
+        "show every member: role, term, revision, sizes",
+        "kvorum status --json",
+        _in_loop(_status),
+    )
+    _data_dir(status)
+    status.add_argument("--json", action="store_true", help="one JSON document")
+
+    for name, summary, function in (
+        ("stop-member", "stop a member cleanly (SIGTERM)", "stop_member"),
+        ("start-member", "start a member that was stopped or killed", "start"),
+        ("kill-member", "kill a member (SIGKILL), as a crash would", "kill_member"),
+        ("pause-member", "freeze a member (SIGSTOP)", "pause_member"),
+        ("resume-member", "wake a frozen member (SIGCONT)", "resume_member"),
+    ):
+        fault = _add(commands, name, summary, f"kvorum {name} m1", _in_loop(_fault(function)))
+        fault.add_argument("name", metavar="NAME", help="the member, as 'kvorum status' names it")
+        _data_dir(fault)
+
+    member = _add(
+        commands,
+        "member",
+        "run one member; takes etcd's flags ('kvorum member --help')",
+        "kvorum member --name n1 --data-dir n1.data",
+        _member,
+        add_help=False,
+    )
+    member.add_argument("arguments", nargs=argparse.REMAINDER)
+
+    api = _add(
+        commands,
+        "apiserver",
+        "run the API server alone, over Kvorum or a real etcd",
+        "kvorum apiserver --etcd-servers http://127.0.0.1:2379 --port 8001",
+        _apiserver,
+    )
+    if command in (None, "apiserver"):
+        from kvorum import apiserver
+
+        apiserver.add_arguments(api)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; 0 it worked, 1 it failed (one line on standard error), 2 wrong usage."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    command = arguments[0] if arguments else None
+    try:
+        if command == "member":  # its flags are etcd's: argparse's remainder would take some of them away
+            args = argparse.Namespace(run=_member, arguments=arguments[1:])
+        else:
+            args = build_parser(command).parse_args(arguments)
+        run: Command = args.run
+        return run(args)
+    except UserError as error:
+        print(f"kvorum: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130

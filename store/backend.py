@@ -1,0 +1,196 @@
+"""The state database: one SQLite file in WAL mode, reached through one writing and one reading connection.
+
+Table ``kv`` holds every version by position (store.mvcc.record); table ``bucket`` holds everything else under
+the bucket names and in the encodings of etcd's own file (contract §14).
+
+Durability: a commit survives the death of the process; the death of the machine may take back everything since
+the last checkpoint, which is why the raft log may be cut only below what a checkpoint has covered.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+import aiosqlite
+
+T = TypeVar("T")
+
+SCHEMA_VERSION: Final = 1
+_SCHEMA: Final = f"""
+CREATE TABLE IF NOT EXISTS kv (rev INTEGER PRIMARY KEY, tombstone INTEGER NOT NULL, value BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS bucket (
+    name TEXT NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL, PRIMARY KEY (name, key)
+) WITHOUT ROWID;
+PRAGMA user_version = {SCHEMA_VERSION};
+"""
+FETCH_CHUNK: Final = 500
+"""Rows named in one SELECT ... IN."""
+
+BucketKey = tuple[str, bytes]
+Row = tuple[int, int, bytes]
+"""position, is tombstone, encoded KeyValue"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of the database file, and of the pages in it that hold something."""
+
+    total: int
+    in_use: int
+
+
+def connect(path: Path, *, create: bool = True) -> sqlite3.Connection:
+    """Open a state database for writing. Raises ValueError when it was written by a newer schema."""
+    db = sqlite3.connect(path, isolation_level=None)
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")
+        db.execute("PRAGMA wal_autocheckpoint = 0")
+        db.execute("PRAGMA cache_size = -16384")
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version > SCHEMA_VERSION:
+            raise ValueError(f"{path}: schema {version} is newer than this program's {SCHEMA_VERSION}")
+        if create:
+            db.executescript(_SCHEMA)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+class Backend:
+    """The two connections. Every call is one hop to the connection's thread and one transaction."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.sizes = Sizes(0, 0)
+        self._writer: aiosqlite.Connection | None = None
+        self._reader: aiosqlite.Connection | None = None
+
+    async def open(self) -> None:
+        self._writer = await aiosqlite.Connection(lambda: connect(self.path), 64)
+        try:
+            self._reader = await aiosqlite.Connection(lambda: connect(self.path, create=False), 64)
+            self.sizes = await self.write(_sizes)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Close both connections; SQLite then folds the WAL into the file."""
+        reader, self._reader = self._reader, None
+        writer, self._writer = self._writer, None
+        if reader is not None:
+            await reader.close()
+        if writer is not None:
+            await writer.close()
+
+    async def write(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        """Run ``job`` on the writing connection's thread."""
+        return await _run(self._writer, job)
+
+    async def read(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        """Run ``job`` on the reading connection's thread."""
+        return await _run(self._reader, job)
+
+    # -- writing ------------------------------------------------------------------------------------------
+
+    async def commit(
+        self, rows: Callable[[], Iterable[Row]], buckets: Iterable[tuple[BucketKey, bytes | None]]
+    ) -> None:
+        """One transaction with these versions and bucket entries (None deletes). ``rows`` runs on the thread."""
+        puts = [(name, key, value) for (name, key), value in buckets if value is not None]
+        deletes = [(name, key) for (name, key), value in buckets if value is None]
+
+        def job(db: sqlite3.Connection) -> Sizes:
+            db.execute("BEGIN IMMEDIATE")
+            with db:
+                db.executemany("INSERT INTO kv VALUES (?, ?, ?)", rows())
+                db.executemany("INSERT OR REPLACE INTO bucket VALUES (?, ?, ?)", puts)
+                db.executemany("DELETE FROM bucket WHERE name = ? AND key = ?", deletes)
+            return _sizes(db)
+
+        self.sizes = await self.write(job)
+
+    async def delete_rows(self, positions: Sequence[int], buckets: Sequence[tuple[BucketKey, bytes]] = ()) -> None:
+        """Delete these versions, and record ``buckets``, in one transaction."""
+
+        def job(db: sqlite3.Connection) -> Sizes:
+            db.execute("BEGIN IMMEDIATE")
+            with db:
+                db.executemany("DELETE FROM kv WHERE rev = ?", ((p,) for p in positions))
+                db.executemany(
+                    "INSERT OR REPLACE INTO bucket VALUES (?, ?, ?)", ((*key, value) for key, value in buckets)
+                )
+            return _sizes(db)
+
+        self.sizes = await self.write(job)
+
+    async def checkpoint(self) -> bool:
+        """Fold the WAL into the file and fsync both. False when a reader kept part of it back."""
+
+        def job(db: sqlite3.Connection) -> bool:
+            busy, pages, done = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            return bool(busy == 0 and pages == done)
+
+        return await self.write(job)
+
+    async def vacuum(self) -> None:
+        """Give free pages back to the file system."""
+
+        def job(db: sqlite3.Connection) -> Sizes:
+            db.execute("VACUUM")
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            return _sizes(db)
+
+        self.sizes = await self.write(job)
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    async def fetch(self, positions: Sequence[int]) -> list[tuple[int, bytes]]:
+        """Position and encoded KeyValue of those of ``positions`` that exist."""
+
+        def job(db: sqlite3.Connection) -> list[tuple[int, bytes]]:
+            out: list[tuple[int, bytes]] = []
+            for start in range(0, len(positions), FETCH_CHUNK):
+                part = positions[start : start + FETCH_CHUNK]
+                marks = ",".join("?" * len(part))
+                out += db.execute(f"SELECT rev, value FROM kv WHERE rev IN ({marks})", part).fetchall()
+            return out
+
+        return await self.read(job)
+
+    async def copy_to(self, path: Path) -> None:
+        """A consistent, compact copy of the last committed state at ``path``, fsynced."""
+
+        def job(db: sqlite3.Connection) -> None:
+            db.execute("VACUUM INTO ?", (str(path),))
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+
+        # A connection of its own: the copy takes long and readers should not wait behind it.
+        copier = await aiosqlite.Connection(lambda: connect(self.path, create=False), 64)
+        try:
+            await _run(copier, job)
+        finally:
+            await copier.close()
+
+
+async def _run(db: aiosqlite.Connection | None, job: Callable[[sqlite3.Connection], T]) -> T:
+    if db is None:
+        raise ValueError("the state database is closed")
+    # One hop for a whole batch: aiosqlite's public calls would take one per statement.
+    result: T = await db._execute(lambda: job(db._conn))  # type: ignore[no-untyped-call]
+    return result
+
+
+def _sizes(db: sqlite3.Connection) -> Sizes:
+    page, pages, free = (
+        db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_size", "page_count", "freelist_count")
+    )
+    return Sizes(page * pages, page * (pages - free))

@@ -1,0 +1,115 @@
+"""One version of a key, and one change as watchers see it.
+
+A revision has a main part, which clients see, and a sub part that orders the changes inside one transaction.
+Both are packed in one integer, ``main << 24 | sub``, here called the version's *position*: it orders all
+versions, is the row id in the state database, and fits an array of 64-bit integers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from store.etcdpb import kv_pb2
+from store.wire import KV_TAG, encode_pair, field_bytes, varint
+
+SUB_BITS: Final = 24
+MAX_SUB: Final = (1 << SUB_BITS) - 1
+
+
+def position(main: int, sub: int = 0) -> int:
+    return main << SUB_BITS | sub
+
+
+def last_position(main: int) -> int:
+    """The largest position a change of revision ``main`` can have."""
+    return main << SUB_BITS | MAX_SUB
+
+
+class Version:
+    """One version of a key. Never changed after it is made, so it is shared freely.
+
+    ``framed`` is the encoded KeyValue with tag and length in front (see store.wire). A tombstone has version 0
+    and carries key and mod_revision only, as a DELETE event does.
+    """
+
+    __slots__ = ("create", "framed", "key", "lease", "pos", "version")
+
+    def __init__(self, key: bytes, framed: bytes, pos: int, create: int, version: int, lease: int) -> None:
+        self.key = key
+        self.framed = framed
+        self.pos = pos
+        self.create = create
+        self.version = version
+        self.lease = lease
+
+    @property
+    def mod(self) -> int:
+        return self.pos >> SUB_BITS
+
+    @property
+    def is_tombstone(self) -> bool:
+        return self.version == 0
+
+    @property
+    def value(self) -> bytes:
+        """Decoded on demand: only compares, sorts by value and ignore_value need it."""
+        return self.decode().value
+
+    def decode(self) -> kv_pb2.KeyValue:
+        event = kv_pb2.Event.FromString(self.framed)
+        return event.kv
+
+    def without_value(self) -> bytes:
+        """``framed`` with the value left out, for keys_only."""
+        return encode_pair(self.key, b"", self.create, self.mod, self.version, self.lease)
+
+
+def tombstone(key: bytes, pos: int) -> Version:
+    return Version(key, encode_pair(key, b"", 0, pos >> SUB_BITS, 0, 0), pos, 0, 0, 0)
+
+
+def stored_version(pos: int, body: bytes) -> Version:
+    """The version read back from the state database (not a tombstone)."""
+    pair = kv_pb2.KeyValue.FromString(body)
+    framed = field_bytes(KV_TAG, body)
+    return Version(pair.key, framed, pos, pair.create_revision, pair.version, pair.lease)
+
+
+class Event:
+    """A change: the new version (or tombstone) and the one before it, if any. Encoded once for all watchers."""
+
+    __slots__ = ("_wire", "_wire_with_prev", "prev", "version")
+
+    def __init__(self, version: Version, prev: Version | None) -> None:
+        self.version = version
+        self.prev = prev
+        self._wire: bytes | None = None
+        self._wire_with_prev: bytes | None = None
+
+    @property
+    def key(self) -> bytes:
+        return self.version.key
+
+    @property
+    def is_delete(self) -> bool:
+        return self.version.version == 0
+
+    def wire(self) -> bytes:
+        """As element of WatchResponse.events, without the previous pair."""
+        if self._wire is None:
+            self._wire = _event(self._body())
+        return self._wire
+
+    def wire_with_prev(self) -> bytes:
+        if self.prev is None:
+            return self.wire()
+        if self._wire_with_prev is None:
+            self._wire_with_prev = _event(self._body() + b"\x1a" + self.prev.framed[1:])
+        return self._wire_with_prev
+
+    def _body(self) -> bytes:
+        return b"\x08\x01" + self.version.framed if self.is_delete else self.version.framed
+
+
+def _event(body: bytes) -> bytes:
+    return b"\x5a" + varint(len(body)) + body

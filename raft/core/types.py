@@ -95,10 +95,11 @@ class ConfChangeTransition(IntEnum):
 
 
 class ConfChange(NamedTuple):
-    """One change of one member."""
+    """One change of one member. ``context`` travels only with a change proposed alone (the v1 form)."""
 
     type: ConfChangeType
     node_id: int
+    context: bytes = b""
 
 
 class ConfChangeV2(NamedTuple):
@@ -136,6 +137,9 @@ class MessageType(IntEnum):
     STORAGE_APPLY = 21
     STORAGE_APPLY_RESP = 22
     FORGET_LEADER = 23
+    # The leader replaced a forwarded configuration change by an empty entry at ``index``; ``context`` is the
+    # change's own. Only sent when there is a context to resolve (contract §20 M47).
+    CONF_CHANGE_REFUSED = 24
 
 
 class Message(NamedTuple):
@@ -168,6 +172,13 @@ class ReadState(NamedTuple):
     context: bytes
 
 
+class RefusedConfChange(NamedTuple):
+    """A proposed configuration change that the leader replaced by an empty entry (contract §11, M47)."""
+
+    index: int  # type: ignore[assignment]  # shadows tuple.index
+    context: bytes
+
+
 class Ready(NamedTuple):
     """Everything the core wants done, in one batch (contract §16, §17).
 
@@ -185,3 +196,4 @@ class Ready(NamedTuple):
     committed_entries: tuple[Entry, ...] = ()
     messages: tuple[Message, ...] = ()
     must_sync: bool = False
+    refused_conf_changes: tuple[RefusedConfChange, ...] = ()

@@ -1,0 +1,93 @@
+"""What every service shares: the replica, the machine, the lessor, the limits; headers and encoded answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from store.errors import NO_SPACE, TOO_MANY_REQUESTS
+from store.etcdpb import internal_pb2, rpc_pb2
+from store.lessor import Lessor
+from store.machine import Machine
+from store.quota import DEFAULT_QUOTA_BYTES
+from store.replica import Replica
+from store.validate import DEFAULT_MAX_TXN_OPS
+from store.wire import field_bytes, field_varint
+
+VERSION: Final = "3.5.21"
+"""What Status reports. Clients probe it: from 3.5.13 on they rely on progress answers (contract §16)."""
+STORAGE_VERSION: Final = "3.5.0"
+
+DEFAULT_MAX_REQUEST_BYTES: Final = 1572864
+MESSAGE_OVERHEAD_BYTES: Final = 512 * 1024
+MAX_APPLY_LAG: Final = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class ApiOptions:
+    """Limits of the services; the names follow etcd's flags."""
+
+    max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES
+    max_txn_ops: int = DEFAULT_MAX_TXN_OPS
+    quota_bytes: int = DEFAULT_QUOTA_BYTES
+    """0 is the default of 2 GiB; negative is no quota."""
+    watch_progress_interval_s: float = 600.0
+
+    @property
+    def max_message_bytes(self) -> int:
+        return self.max_request_bytes + MESSAGE_OVERHEAD_BYTES
+
+    @property
+    def effective_quota_bytes(self) -> int:
+        return self.quota_bytes or DEFAULT_QUOTA_BYTES
+
+
+class ApiContext:
+    """One per member; the servicers hold no state of their own."""
+
+    def __init__(
+        self, replica: Replica, machine: Machine, lessor: Lessor, options: ApiOptions | None = None
+    ) -> None:
+        self.replica = replica
+        self.machine = machine
+        self.lessor = lessor
+        self.options = options or ApiOptions()
+
+    # -- headers ------------------------------------------------------------------------------------------
+
+    def header(self, revision: int | None = None) -> rpc_pb2.ResponseHeader:
+        """The outermost header, at the given or the current revision."""
+        return rpc_pb2.ResponseHeader(
+            cluster_id=self.replica.cluster_id,
+            member_id=self.replica.member_id,
+            revision=self.machine.revision if revision is None else revision,
+            raft_term=self.replica.term,
+        )
+
+    def header_field(self, revision: int) -> bytes:
+        """The same as field 1 of a response, encoded."""
+        return field_bytes(b"\x0a", self.header(revision).SerializeToString())
+
+    # -- proposals ----------------------------------------------------------------------------------------
+
+    async def propose(self, request: internal_pb2.InternalRequest) -> object:
+        """Replicate a command unless this member is far behind in applying (contract §11)."""
+        if self.replica.commit_index > self.replica.applied_index + MAX_APPLY_LAG:
+            raise TOO_MANY_REQUESTS.again()
+        return await self.replica.propose(request)
+
+    async def check_quota(self, cost: int) -> None:
+        """Raise NO_SPACE, and the alarm, when the database has no room for ``cost`` more bytes."""
+        quota = self.options.effective_quota_bytes
+        if cost == 0 or quota < 0 or self.machine.sizes.total + cost < quota:
+            return
+        alarm = rpc_pb2.AlarmRequest(
+            action=rpc_pb2.AlarmRequest.ACTIVATE, memberID=self.replica.member_id, alarm=rpc_pb2.NOSPACE
+        )
+        await self.propose(internal_pb2.InternalRequest(alarm=alarm))
+        raise NO_SPACE.again()
+
+
+def inner_header(revision: int) -> bytes:
+    """The header of an answer inside a txn: only the revision, and none of that in a nested txn."""
+    return field_bytes(b"\x0a", field_varint(b"\x18", revision))

@@ -1,0 +1,76 @@
+"""The Maintenance service (contract §8 Status, §9)."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from store.api.context import STORAGE_VERSION, VERSION, ApiContext
+from store.apply import AlarmResult
+from store.errors import NO_LEADER, unimplemented
+from store.etcdpb import internal_pb2, rpc_pb2
+
+
+class MaintenanceServicer:
+    def __init__(self, api: ApiContext) -> None:
+        self._api = api
+
+    async def Alarm(self, request: rpc_pb2.AlarmRequest, _context: object) -> rpc_pb2.AlarmResponse:
+        command = internal_pb2.InternalRequest(alarm=request)
+        result = cast(AlarmResult, await self._api.propose(command))
+        return rpc_pb2.AlarmResponse(header=self._api.header(), alarms=[_alarm(*alarm) for alarm in result.alarms])
+
+    async def Status(self, request: rpc_pb2.StatusRequest, _context: object) -> rpc_pb2.StatusResponse:
+        """Answered without a leader."""
+        replica, machine = self._api.replica, self._api.machine
+        sizes = machine.sizes
+        return rpc_pb2.StatusResponse(
+            header=self._api.header(),
+            version=VERSION,
+            dbSize=sizes.total,
+            dbSizeInUse=sizes.in_use,
+            leader=replica.leader_id,
+            raftIndex=replica.commit_index,
+            raftTerm=replica.term,
+            raftAppliedIndex=replica.applied_index,
+            errors=self._errors(),
+            isLearner=replica.is_learner,
+            storageVersion=STORAGE_VERSION,
+            dbSizeQuota=max(0, self._api.options.effective_quota_bytes),
+            downgradeInfo=rpc_pb2.DowngradeInfo(),
+        )
+
+    def _errors(self) -> list[str]:
+        errors = [] if self._api.replica.leader_id else [NO_LEADER.message]
+        for member_id, kind in sorted(self._api.machine.state.alarms):
+            # The text form of the message in etcd 3.5, trailing space included.
+            errors.append(f"memberID:{member_id} alarm:{rpc_pb2.AlarmType.Name(kind)} ")  # type: ignore[arg-type]
+        return errors
+
+    async def Defragment(self, request: rpc_pb2.DefragmentRequest, _context: object) -> rpc_pb2.DefragmentResponse:
+        await self._api.machine.defragment()
+        return rpc_pb2.DefragmentResponse()
+
+    async def Hash(self, request: rpc_pb2.HashRequest, _context: object) -> rpc_pb2.HashResponse:
+        crc = await self._api.machine.hash_all()
+        return rpc_pb2.HashResponse(header=self._api.header(), hash=crc)
+
+    async def HashKV(self, request: rpc_pb2.HashKVRequest, _context: object) -> rpc_pb2.HashKVResponse:
+        crc, compact_revision, revision = await self._api.machine.hash_kv(request.revision)
+        return rpc_pb2.HashKVResponse(
+            header=self._api.header(), hash=crc, compact_revision=compact_revision, hash_revision=revision
+        )
+
+    async def Snapshot(self, request: rpc_pb2.SnapshotRequest, _context: object) -> None:
+        raise unimplemented("kvorum: snapshots in etcd's file format are not supported yet")
+
+    async def MoveLeader(self, request: rpc_pb2.MoveLeaderRequest, _context: object) -> object:
+        raise unimplemented("kvorum: moving the leader is not supported yet")
+
+    async def Downgrade(self, request: rpc_pb2.DowngradeRequest, _context: object) -> object:
+        raise unimplemented("kvorum: downgrades are not supported")
+
+
+def _alarm(member_id: int, kind: int) -> rpc_pb2.AlarmMember:
+    alarm = rpc_pb2.AlarmMember(memberID=member_id)
+    alarm.alarm = kind  # type: ignore[assignment]  # any number travels through an open enum
+    return alarm

@@ -1,0 +1,153 @@
+"""Registers the services on a gRPC server, and turns EtcdError into a status: here and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message_factory import GetMessageClass
+
+from store.api.cluster import ClusterServicer
+from store.api.context import ApiContext, ApiOptions
+from store.api.kv import KVServicer
+from store.api.leader import LeaderWatch, requires_leader
+from store.api.lease import LeaseServicer
+from store.api.maintenance import MaintenanceServicer
+from store.api.watch import WatchServicer
+from store.errors import (
+    NOT_SUPPORTED_FOR_LEARNER,
+    Code,
+    EtcdError,
+)
+from store.etcdpb import rpc_pb2
+
+log = logging.getLogger(__name__)
+
+_STATUS: Final = {status.value[0]: status for status in grpc.StatusCode}
+_ON_LEARNERS: Final = frozenset({"Status", "Range", "Snapshot"})
+
+Handler = Callable[..., Awaitable[Any]]
+
+
+def server_options(options: ApiOptions) -> Sequence[tuple[str, int]]:
+    """Channel arguments: the message limits of etcd, and no quarrel over clients' keepalive pings."""
+    return (
+        ("grpc.max_receive_message_length", options.max_message_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", 5000),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.so_reuseport", 0),
+    )
+
+
+def register(server: grpc.aio.Server, api: ApiContext) -> None:
+    """Add every etcd v3 service to ``server``."""
+    guard = Guard(api)
+    servicers: dict[str, object] = {
+        "KV": KVServicer(api),
+        "Watch": WatchServicer(api),
+        "Lease": LeaseServicer(api),
+        "Cluster": ClusterServicer(api),
+        "Maintenance": MaintenanceServicer(api),
+    }
+    for name, servicer in servicers.items():
+        service = rpc_pb2.DESCRIPTOR.services_by_name[name]
+        handlers = {
+            method.name: guard.handler(method, getattr(servicer, method.name))
+            for method in service.methods
+            if hasattr(servicer, method.name)
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
+
+
+class Guard:
+    """What happens around every call: who may be asked on this member now, and errors as statuses."""
+
+    def __init__(self, api: ApiContext) -> None:
+        self._api = api
+        self._leader = LeaderWatch(api.replica)
+
+    def handler(self, method: MethodDescriptor, call: Handler) -> grpc.RpcMethodHandler[Any, Any]:
+        """A gRPC handler for one method. Answers may be messages or store.wire.Encoded."""
+        make, wrap = _KINDS[method.client_streaming, method.server_streaming]
+        handler: grpc.RpcMethodHandler[Any, Any] = make(
+            wrap(self, method.name, call),
+            request_deserializer=GetMessageClass(method.input_type).FromString,
+            response_serializer=_serialize,
+        )
+        return handler
+
+    def unary(self, name: str, call: Handler) -> Handler:
+        async def run(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            try:
+                self._admit(name, context, serializable=getattr(request, "serializable", False))
+                return await call(request, context)
+            except Exception as error:
+                await _abort(context, name, error)
+
+        return run
+
+    def stream(self, name: str, call: Handler) -> Handler:
+        async def run(requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]) -> None:
+            try:
+                if not self._admit(name, context):
+                    await call(requests, context)
+                    return
+                async with asyncio.TaskGroup() as tasks:
+                    lost = tasks.create_task(self._leader.fail_when_lost())
+                    await call(requests, context)
+                    lost.cancel()
+            except Exception as error:
+                await _abort(context, name, error)
+
+        return run
+
+    def _admit(
+        self, name: str, context: grpc.aio.ServicerContext[Any, Any], *, serializable: bool = False
+    ) -> bool:
+        """Raise when this member may not answer now; whether the call wants a leader throughout."""
+        if self._api.replica.is_learner and (name not in _ON_LEARNERS or (name == "Range" and not serializable)):
+            raise NOT_SUPPORTED_FOR_LEARNER.again()
+        wants_leader = requires_leader(context.invocation_metadata())
+        if wants_leader:
+            self._leader.check()
+        return wants_leader
+
+
+_KINDS: Final[dict[tuple[bool, bool], tuple[Callable[..., Any], Callable[[Guard, str, Handler], Handler]]]] = {
+    (False, False): (grpc.unary_unary_rpc_method_handler, Guard.unary),
+    (False, True): (grpc.unary_stream_rpc_method_handler, Guard.stream),
+    (True, True): (grpc.stream_stream_rpc_method_handler, Guard.stream),
+}
+
+
+def _serialize(response: Any) -> bytes:
+    encoded: bytes = response.SerializeToString()
+    return encoded
+
+
+async def _abort(context: grpc.aio.ServicerContext[Any, Any], name: str, error: Exception) -> None:
+    """End the call with the status of what went wrong."""
+    refusal = _refusal_in(error)
+    if refusal is None:
+        log.error("%s failed", name, exc_info=error)
+        refusal = EtcdError(Code.UNKNOWN, str(error) or type(error).__name__)
+    await context.abort(_STATUS[refusal.code], refusal.message)
+
+
+def _refusal_in(error: BaseException) -> EtcdError | None:
+    """The EtcdError itself, or the first one in the group that a TaskGroup made of it."""
+    if isinstance(error, EtcdError):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        return next(filter(None, map(_refusal_in, error.exceptions)), None)
+    return None
+
+
+__all__ = ["Guard", "register", "server_options"]

@@ -45,7 +45,7 @@ def encode_frame(messages: Sequence[Message]) -> bytes:
 def decode_frame(frame: bytes) -> list[Message]:
     """The messages of a frame. Raises CodecError, naming what is wrong, for anything that is not one."""
     try:
-        rows = msgpack.unpackb(frame, use_list=False, max_buffer_size=MAX_FRAME_BYTES)
+        rows = msgpack.unpackb(frame, use_list=False)
     except (ValueError, msgpack.exceptions.UnpackException) as error:
         raise CodecError(f"not a msgpack frame: {error}") from error
     if type(rows) is not tuple:

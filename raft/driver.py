@@ -20,12 +20,16 @@ from typing import Any, Final, NamedTuple
 from raft.application import Application
 from raft.core import (
     Config,
+    DropReason,
+    MalformedMessage,
     MemoryStorage,
     ProposalDropped,
     RawNode,
+    StepLocalMessage,
     StepPeerNotFound,
-    decode_conf_change,
 )
+from raft.core.confchange import as_v2
+from raft.core.confchange import decode as decode_conf_change
 from raft.core.types import (
     APPEND_THREAD,
     APPLY_THREAD,
@@ -390,8 +394,9 @@ class RaftDriver:
         for message in inbox:
             try:
                 node.step(message)
-            except (ProposalDropped, StepPeerNotFound):
+            except (ProposalDropped, StepPeerNotFound, StepLocalMessage, MalformedMessage) as dropped:
                 self.dropped_messages += 1
+                log.debug("message dropped: %s", dropped)
         if self._unreachable:
             for peer in self._unreachable:
                 node.report_unreachable(peer)
@@ -420,6 +425,9 @@ class RaftDriver:
             try:
                 self._node.propose_batch([proposal.data for proposal in batch])
             except ProposalDropped as dropped:
+                if dropped.reason is DropReason.NO_LEADER:
+                    proposals.extendleft(reversed(batch))
+                    return
                 for proposal in batch:
                     self._waiters.resolve(proposal.request_id, Refused(f"raft proposal dropped: {dropped}"))
 
@@ -427,16 +435,15 @@ class RaftDriver:
         while self._conf_proposals:
             request_id, change = self._conf_proposals.popleft()
             try:
-                accepted = self._node.propose_conf_change(change)
+                self._node.propose_conf_change(change)  # refused for another one pending: told by the Ready
             except ProposalDropped as dropped:
                 self._waiters.resolve(request_id, ConfChangeRefused(str(dropped)))
-                continue
-            if not accepted:
-                self._waiters.resolve(request_id, ConfChangeRefused("another change is still pending"))
 
     def _dispatch(self, ready: Ready) -> None:
         if ready.soft_state is not None:
             self._leader_may_have_changed()
+        for refused in ready.refused_conf_changes:
+            self._waiters.resolve(_request_id(refused.context), ConfChangeRefused("another change is pending"))
         for state in ready.read_states:
             self._reads.confirmed(state.context, state.index, self._application.applied_index)
         outgoing: list[Message] = []
@@ -583,7 +590,7 @@ class RaftDriver:
             if entry.type is not EntryType.NORMAL:
                 self._apply_conf_change(entry)
             elif entry.data:
-                request_id = int.from_bytes(entry.data[:ID_BYTES], "big")
+                request_id = _request_id(entry.data)
                 wanted = request_id in waiters
                 outcome = application.apply(entry, entry.data[ID_BYTES:], wanted)
                 if wanted:
@@ -593,13 +600,12 @@ class RaftDriver:
         self._reads.applied(application.applied_index)
 
     def _apply_conf_change(self, entry: Entry) -> None:
-        change = decode_conf_change(entry)
-        request_id = int.from_bytes(change.context[:ID_BYTES], "big")
+        change = as_v2(decode_conf_change(entry))
+        request_id = _request_id(change.context)
         payload = change.context[ID_BYTES:]
         refusal = self._application.check_conf_change(entry, change, payload) if payload else None
-        if refusal is not None:
+        if refusal is not None:  # the same on every member, so the core of none hears of the change
             self._application.apply_empty(entry)
-            self._node.apply_conf_change(None)
             self._waiters.resolve(request_id, refusal)
             return
         self._conf_state = self._node.apply_conf_change(change)
@@ -695,6 +701,10 @@ class RaftDriver:
         self._waiters.fail_all(OutcomeUnknown("this member stopped while the proposal was under way"))
         self._reads.fail_all(Stopped("this member is shutting down"))
         self._failure.cancel()
+
+
+def _request_id(data: bytes) -> int:
+    return int.from_bytes(data[:ID_BYTES], "big")
 
 
 def _log_write(message: Message) -> LogWrite:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-
-class RaftError(Exception):
-    """Base of everything below."""
+from raft.core.errors import RaftError as RaftError  # one root for the core and for what is around it
 
 
 class Refused(RaftError):

@@ -191,9 +191,9 @@ class _Peer:
 class GrpcTransport:
     """A Transport over grpc.aio. ``start`` before use, then ``run`` as a task until cancelled, then ``stop``."""
 
-    def __init__(self, identity: Identity, handler: PeerHandler, inbox_dir: Path) -> None:
+    def __init__(self, identity: Identity, inbox_dir: Path) -> None:
         self._identity = identity
-        self._handler = handler
+        self._bound_handler: PeerHandler | None = None
         self._inbox_dir = inbox_dir
         self._server: grpc.aio.Server | None = None
         self._peers: dict[int, _Peer] = {}
@@ -207,8 +207,14 @@ class GrpcTransport:
         self.refused_streams = 0
         self.bad_frames = 0
 
-    async def start(self, listen: Sequence[str]) -> None:
-        """Listen on each ``host:port``. Raises OSError when one cannot be bound."""
+    @property
+    def _handler(self) -> PeerHandler:
+        assert self._bound_handler is not None, "the transport is not started"
+        return self._bound_handler
+
+    async def start(self, listen: Sequence[str], handler: PeerHandler) -> None:
+        """Listen on each ``host:port`` and deliver to ``handler``. Raises OSError when one cannot be bound."""
+        self._bound_handler = handler
         server = grpc.aio.server(options=_SERVER_OPTIONS, maximum_concurrent_rpcs=256)
         server.add_generic_rpc_handlers((_Services(self),))
         for address in listen:

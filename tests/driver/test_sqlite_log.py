@@ -1,0 +1,189 @@
+"""The durable log in SQLite: what is written is found again, and what is not ours is refused."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from raft.core.types import ConfState, Entry, EntryType, HardState, Snapshot
+from raft.errors import LogError, SyncFailed
+from raft.log import Identity, LogWrite
+from raft.sqlite_log import SqliteLog
+
+IDENTITY = Identity(cluster_id=(1 << 64) - 5, member_id=(1 << 64) - 7)
+START = Snapshot(1, 1, ConfState((3, 5, (1 << 64) - 7)))
+
+
+def entry(index: int, term: int = 1, data: bytes = b"x") -> Entry:
+    return Entry(term, index, EntryType.NORMAL, data)
+
+
+async def new_log(directory: Path) -> SqliteLog:
+    return await SqliteLog.create(directory / "raft.db", IDENTITY, START)
+
+
+async def reopen(directory: Path) -> SqliteLog:
+    return await SqliteLog.open_existing(directory / "raft.db", IDENTITY)
+
+
+async def test_a_new_log_holds_its_starting_point(tmp_path: Path) -> None:
+    log = await new_log(tmp_path)
+    await log.close()
+    log = await reopen(tmp_path)
+    loaded = await log.load()
+    await log.close()
+    assert loaded.snapshot == START
+    assert loaded.hard_state == HardState(term=1, vote=0, commit=1)
+    assert list(loaded.entries) == []
+
+
+async def test_writes_survive_a_restart_in_order(tmp_path: Path) -> None:
+    log = await new_log(tmp_path)
+    await log.write(
+        [
+            LogWrite([entry(2), entry(3)], HardState(2, (1 << 64) - 7, 1)),
+            LogWrite([entry(4, 2)], HardState(2, (1 << 64) - 7, 3)),
+        ]
+    )
+    await log.close()
+    log = await reopen(tmp_path)
+    loaded = await log.load()
+    await log.close()
+    assert list(loaded.entries) == [entry(2), entry(3), entry(4, 2)]
+    assert loaded.hard_state == HardState(2, (1 << 64) - 7, 3)
+
+
+async def test_writing_entry_i_discards_stored_entries_from_i_on(tmp_path: Path) -> None:
+    log = await new_log(tmp_path)
+    await log.write([LogWrite([entry(i) for i in range(2, 8)])])
+    await log.write([LogWrite([entry(4, 3)])])
+    loaded = await log.load()
+    assert list(loaded.entries) == [entry(2), entry(3), entry(4, 3)]
+    # within one batch too: the later write wins
+    await log.write([LogWrite([entry(5, 3), entry(6, 3)]), LogWrite([entry(5, 4)])])
+    loaded = await log.load()
+    await log.close()
+    assert list(loaded.entries)[-1] == entry(5, 4)
+
+
+async def test_a_snapshot_replaces_the_whole_log(tmp_path: Path) -> None:
+    log = await new_log(tmp_path)
+    await log.write([LogWrite([entry(2), entry(3)])])
+    marker = Snapshot(40, 6, ConfState((1, 2)))
+    await log.write([LogWrite(snapshot=marker, hard_state=HardState(6, 0, 40)), LogWrite([entry(41, 6)])])
+    await log.close()
+    log = await reopen(tmp_path)
+    loaded = await log.load()
+    await log.close()
+    assert loaded.snapshot == marker
+    assert list(loaded.entries) == [entry(41, 6)]
+
+
+async def test_compaction_keeps_what_follows_the_marker(tmp_path: Path) -> None:
+    log = await new_log(tmp_path)
+    await log.write([LogWrite([entry(i) for i in range(2, 12)], HardState(1, 0, 11))])
+    marker = Snapshot(8, 1, START.conf_state)
+    await log.compact(marker)
+    await log.write([LogWrite([entry(12)])])
+    loaded = await log.load()
+    await log.close()
+    assert loaded.snapshot == marker
+    assert [e.index for e in loaded.entries] == [9, 10, 11, 12]
+
+
+async def test_one_batch_is_one_sync(tmp_path: Path) -> None:
+    log = await new_log(tmp_path)
+    await log.write([LogWrite([entry(i)]) for i in range(2, 66)])
+    statistics = log.statistics()
+    await log.close()
+    assert statistics["syncs"] == 1
+    assert statistics["entries"] == 64
+
+
+async def test_the_log_of_another_member_is_refused_and_says_whose_it_is(tmp_path: Path) -> None:
+    await (await new_log(tmp_path)).close()
+    with pytest.raises(LogError, match=r"raft\.db: this log belongs to member fffffffffffffff9 .*--data-dir"):
+        await SqliteLog.open_existing(tmp_path / "raft.db", Identity(IDENTITY.cluster_id, 12))
+    with pytest.raises(LogError, match="cluster fffffffffffffffb"):
+        await SqliteLog.open_existing(tmp_path / "raft.db", Identity(77, IDENTITY.member_id))
+
+
+async def test_a_missing_log_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="missing"):
+        await reopen(tmp_path)
+
+
+async def test_a_second_bootstrap_is_refused(tmp_path: Path) -> None:
+    await (await new_log(tmp_path)).close()
+    with pytest.raises(LogError, match="already there"):
+        await new_log(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"this is no database at all, only text" * 100, b"SQLite format 3\0" + b"\1" * 5000]
+)
+async def test_a_foreign_file_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "raft.db"
+    path.write_bytes(content)
+    with pytest.raises(LogError, match=r"raft\.db: not a usable raft log .*remove it from the cluster"):
+        await SqliteLog.open_existing(path, IDENTITY)
+    assert path.read_bytes() == content
+
+
+async def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "raft.db") as other:
+        other.execute("CREATE TABLE recipes (name TEXT)")
+    other.close()
+    with pytest.raises(LogError, match="not a usable raft log"):
+        await reopen(tmp_path)
+
+
+async def test_a_gap_between_entries_is_refused(tmp_path: Path) -> None:
+    log = await new_log(tmp_path)
+    await log.write([LogWrite([entry(i) for i in range(2, 6)])])
+    await log.close()
+    with sqlite3.connect(tmp_path / "raft.db") as database:
+        database.execute("DELETE FROM entries WHERE idx = 3")
+    database.close()
+    log = await reopen(tmp_path)
+    with pytest.raises(LogError, match="gap"):
+        await log.load()
+    await log.close()
+
+
+async def test_a_log_that_ends_below_its_commit_index_is_refused(tmp_path: Path) -> None:
+    log = await new_log(tmp_path)
+    await log.write([LogWrite([entry(i) for i in range(2, 6)], HardState(1, 0, 5))])
+    await log.close()
+    with sqlite3.connect(tmp_path / "raft.db") as database:
+        database.execute("DELETE FROM entries WHERE idx >= 4")
+    database.close()
+    log = await reopen(tmp_path)
+    with pytest.raises(LogError, match="up to 5 were committed but the log ends at 3"):
+        await log.load()
+    await log.close()
+
+
+async def test_flipped_bytes_in_the_file_are_noticed(tmp_path: Path) -> None:
+    log = await new_log(tmp_path)
+    await log.write([LogWrite([entry(i, data=b"v" * 3000) for i in range(2, 40)])])
+    await log.close()
+    path = tmp_path / "raft.db"
+    data = bytearray(path.read_bytes())
+    for page in range(1, len(data) // 4096):
+        data[page * 4096 : page * 4096 + 8] = b"\xff" * 8
+    path.write_bytes(data)
+    with pytest.raises(LogError):
+        await (await reopen(tmp_path)).load()
+
+
+async def test_m36_a_failed_write_is_fatal_and_never_retried(tmp_path: Path) -> None:
+    log = await new_log(tmp_path)
+    await log._database.run(lambda db: db.execute("PRAGMA max_page_count=8").fetchall())
+    with pytest.raises(SyncFailed, match="stops"):
+        await log.write([LogWrite([entry(2, data=b"v" * 100_000)])])
+    with pytest.raises(SyncFailed):
+        await log.write([LogWrite([entry(2, data=b"small")])])
+    await log.close()

@@ -89,8 +89,11 @@ class Transport(Protocol):
 class _Peer:
     """The sending side towards one member: a bounded queue, and a task that keeps a stream open and drains it."""
 
-    def __init__(self, identity: Identity, peer: int, target: str, handler: PeerHandler) -> None:
+    def __init__(
+        self, identity: Identity, peer: int, target: str, handler: PeerHandler, on_connect: Callable[[], None]
+    ) -> None:
         self.id = peer
+        self._on_connect = on_connect
         self.target = target
         self.active_since: float | None = None
         self.dropped = 0
@@ -146,6 +149,7 @@ class _Peer:
                     raise ConnectionError("the stream was closed during the handshake")
             self.active_since = time.monotonic()
             log.info("peer %x at %s: connected", self.id, self.target)
+            self._on_connect()
             call.add_done_callback(lambda _: self._wake.set())
             while True:
                 await self._wake.wait()
@@ -204,6 +208,7 @@ class GrpcTransport:
         self._removed: set[int] = set()
         self._calls: dict[str, Callable[[bytes], Awaitable[bytes]]] = {}
         self._snapshot_number = 0
+        self._connection_made = asyncio.Event()
         self.refused_streams = 0
         self.bad_frames = 0
 
@@ -256,7 +261,7 @@ class GrpcTransport:
                 del self._peers[peer_id]
         for peer_id, target in self._wanted.items():
             if peer_id not in self._peers:
-                peer = _Peer(self._identity, peer_id, target, self._handler)
+                peer = _Peer(self._identity, peer_id, target, self._handler, self._connection_made.set)
                 self._peers[peer_id] = peer
                 self._tasks[peer_id] = self._group.create_task(peer.run(), name=f"peer-{peer_id:x}")
 
@@ -270,6 +275,12 @@ class GrpcTransport:
         """When (time.monotonic) the stream to ``peer`` was established; None while it is down."""
         found = self._peers.get(peer)
         return None if found is None else found.active_since
+
+    async def wait_connected(self, count: int) -> None:
+        """Return once streams to ``count`` peers are open."""
+        while sum(peer.active_since is not None for peer in self._peers.values()) < count:
+            self._connection_made.clear()
+            await self._connection_made.wait()
 
     def send_snapshot(self, message: Message, image: Path, done: Callable[[], None]) -> None:
         """Stream an image in the background, report the outcome to the handler, then call ``done``."""
@@ -403,7 +414,7 @@ class GrpcTransport:
             await context.abort(grpc.StatusCode.ABORTED, str(error))
 
 
-class _Services(grpc.GenericRpcHandler[Any, Any]):
+class _Services(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
     """Routes the three methods; requests and responses are plain bytes."""
 
     def __init__(self, transport: GrpcTransport) -> None:

@@ -1,0 +1,92 @@
+"""``kvorum member``: one member from etcd's flags."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from kvorum import loop
+from kvorum.flags import Parsed, UsageError, help_text, parse
+from kvorum.layout import UserError
+from raft.errors import FatalError
+from store import member
+from store.bootstrap import DataDirError
+from store.config import ConfigError, MemberConfig, parse_initial_cluster
+
+log = logging.getLogger(__name__)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run until SIGTERM or SIGINT. 0 after a clean stop, 1 when it could not run, 2 for wrong usage."""
+    if any(argument in ("-h", "-help", "--help") for argument in arguments):
+        print(help_text())
+        return 0
+    try:
+        parsed = parse(arguments)
+        config = make_config(parsed)
+    except (UsageError, ConfigError) as error:
+        print(f"kvorum: {error}", file=sys.stderr)
+        return 2
+    loop.configure_logging(parsed["log-level"])
+    for name in parsed.ignored:
+        log.info("--%s is accepted and has no effect", name)
+    return loop.run(lambda stop: _serve(config, stop))
+
+
+async def _serve(config: MemberConfig, stop: asyncio.Event) -> int:
+    # Long-lived objects by the million (the key index) make full collections slow, and none of them is garbage.
+    gc.freeze()
+    try:
+        await member.run(config, stop, loop.say_ready)
+    except ConfigError as error:
+        print(f"kvorum: {error}", file=sys.stderr)
+        return 2
+    except (DataDirError, member.ListenError, OSError) as error:
+        raise UserError(str(error)) from None
+    except FatalError as error:
+        raise UserError(f"this member stops: {error}") from None
+    except BaseExceptionGroup as group:
+        fatal, rest = group.split(FatalError)
+        if fatal is None or rest is not None:
+            raise
+        raise UserError(f"this member stops: {fatal.exceptions[0]}") from None
+    return 0
+
+
+def make_config(parsed: Parsed) -> MemberConfig:
+    """Flags as a MemberConfig, with etcd's defaults for what was not given. Raises ConfigError, UsageError."""
+    if parsed["initial-cluster-state"] not in ("new", "existing"):
+        raise UsageError(f"--initial-cluster-state: {parsed['initial-cluster-state']!r} is not new or existing")
+    if parsed["log-level"] not in ("debug", "info", "warn", "warning", "error"):
+        raise UsageError(f"--log-level: {parsed['log-level']!r} is not debug, info, warn or error")
+    if "listen-client-urls" in parsed.given and "advertise-client-urls" not in parsed.given:
+        raise UsageError("--advertise-client-urls is required when --listen-client-urls is given")
+    name = parsed["name"]
+    peers = parsed["initial-advertise-peer-urls"] or parsed["listen-peer-urls"]
+    initial = parse_initial_cluster(parsed["initial-cluster"]) or {name: tuple(peers)}
+    return MemberConfig(
+        name=name,
+        data_dir=Path(parsed["data-dir"] or f"{name}.etcd").absolute(),
+        listen_client_urls=parsed["listen-client-urls"],
+        advertise_client_urls=parsed["advertise-client-urls"] or parsed["listen-client-urls"],
+        listen_peer_urls=parsed["listen-peer-urls"],
+        advertise_peer_urls=peers,
+        initial_cluster=initial,
+        joining=parsed["initial-cluster-state"] == "existing",
+        token=parsed["initial-cluster-token"],
+        heartbeat_ms=parsed["heartbeat-interval"],
+        election_ms=parsed["election-timeout"],
+        fast_start=parsed["initial-election-tick-advance"],
+        pre_vote=parsed["pre-vote"],
+        snapshot_count=parsed["snapshot-count"],
+        catch_up_entries=parsed["snapshot-catchup-entries"],
+        quota_bytes=parsed["quota-backend-bytes"],
+        max_txn_ops=parsed["max-txn-ops"],
+        max_request_bytes=parsed["max-request-bytes"],
+        max_learners=parsed["max-learners"],
+        progress_notify_s=parsed["watch-progress-notify-interval"],
+    )

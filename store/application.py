@@ -1,0 +1,106 @@
+"""The state machine as Raft's application: entries in, results out, configuration kept with the data."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from raft.core.types import ConfChangeV2, ConfState, Entry, Snapshot
+from store.cluster import (
+    MEMBERS,
+    MEMBERS_REMOVED,
+    ClusterError,
+    MemberChange,
+    Membership,
+    decode_conf_state,
+    encode_conf_state,
+)
+from store.errors import Code, EtcdError
+from store.etcdpb import internal_pb2
+from store.machine import META, Machine
+
+CONF_STATE_KEY = b"confState"
+
+
+class MachineApplication:
+    """A raft.application.Application over a Machine."""
+
+    def __init__(self, machine: Machine, max_learners: int) -> None:
+        self._machine = machine
+        self._max_learners = max_learners
+        self.on_membership: Callable[[], None] = _nothing
+        """Called when members may have changed; must not block."""
+
+    @property
+    def membership(self) -> Membership:
+        machine = self._machine
+        return Membership(machine.bucket(MEMBERS), machine.bucket(MEMBERS_REMOVED), self._max_learners)
+
+    @property
+    def applied_index(self) -> int:
+        return self._machine.applied_index
+
+    @property
+    def durable_index(self) -> int:
+        return self._machine.durable_index
+
+    @property
+    def conf_state(self) -> ConfState:
+        stored = self._machine.bucket(META).get(CONF_STATE_KEY)
+        return ConfState() if stored is None else decode_conf_state(stored)
+
+    def apply(self, entry: Entry, payload: bytes, wanted: bool) -> Any:
+        try:
+            request = internal_pb2.InternalRequest.FromString(payload)
+        except DecodeError:
+            # Every member sees the same bytes, so every member skips them alike.
+            self._machine.apply_system(entry.index, entry.term, {})
+            return EtcdError(Code.UNKNOWN, "kvorum: the replicated command cannot be decoded")
+        outcome = self._machine.apply(entry.index, entry.term, request)
+        if request.HasField("member_attributes"):
+            self.on_membership()
+        return outcome
+
+    def apply_empty(self, entry: Entry) -> None:
+        self._machine.apply_system(entry.index, entry.term, {})
+
+    def check_conf_change(self, entry: Entry, change: ConfChangeV2, payload: bytes) -> ClusterError | None:
+        return self.membership.check(MemberChange.decode(payload))
+
+    def apply_conf_change(self, entry: Entry, conf_state: ConfState, payload: bytes) -> Any:
+        writes: dict[tuple[str, bytes], bytes | None] = {(META, CONF_STATE_KEY): encode_conf_state(conf_state)}
+        if payload:
+            for bucket, key, value in self.membership.writes(MemberChange.decode(payload)):
+                writes[bucket, key] = value
+        self._machine.apply_system(entry.index, entry.term, writes)
+        self.on_membership()
+        return self.membership.members()
+
+    async def room(self) -> None:
+        await self._machine.backpressure()
+
+    async def make_image(self, path: Path) -> Snapshot:
+        path.unlink(missing_ok=True)
+        index, term = await self._machine.snapshot_to(path)
+        return Snapshot(index, term, await asyncio.to_thread(_conf_state_in, path))
+
+    async def install_image(self, path: Path, snapshot: Snapshot) -> None:
+        await self._machine.install(path)
+        self.on_membership()
+
+
+def _conf_state_in(path: Path) -> ConfState:
+    """The configuration that an image holds: it belongs to the image's position, not to the present."""
+    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+        row = db.execute("SELECT value FROM bucket WHERE name = ? AND key = ?", (META, CONF_STATE_KEY)).fetchone()
+    return decode_conf_state(row[0])
+
+
+def _nothing() -> None:
+    return

@@ -1,0 +1,207 @@
+"""One member, whole: its files, its Raft, its state machine, its services; from start to a clean stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+
+from raft.core.types import NO_NODE
+from raft.driver import DriverConfig, RaftDriver, complete_install
+from raft.transport import GrpcTransport
+from store.api.context import ApiContext, ApiOptions
+from store.api.server import register, server_options
+from store.application import MachineApplication
+from store.bootstrap import DataDirError, Opened, locked, open_member
+from store.config import MemberConfig, check, dial_address, listen_address
+from store.errors import EtcdError
+from store.etcdpb import internal_pb2
+from store.lessor import Lessor
+from store.raft_replica import RaftReplica
+
+log = logging.getLogger(__name__)
+
+TRANSFER_TIMEOUT_S: Final = 0.8
+"""How long a stopping leader waits for its successor; SIGTERM to exit stays under two seconds."""
+CLIENT_GRACE_S: Final = 0.2
+PUBLISH_RETRY_S: Final = 0.5
+CONNECT_WAIT_S: Final = 5.0
+
+
+class ListenError(Exception):
+    """A port cannot be had; the message names it and the flag that chose it."""
+
+
+@dataclass
+class _Parts:
+    config: MemberConfig
+    opened: Opened
+    application: MachineApplication
+    driver: RaftDriver
+    transport: GrpcTransport
+    replica: RaftReplica
+    lessor: Lessor
+    server: grpc.aio.Server
+
+
+async def run(config: MemberConfig, stop: asyncio.Event, serving: Callable[[], None]) -> None:
+    """Run a member until ``stop``. ``serving`` is called once clients and peers can connect.
+
+    Raises ConfigError, DataDirError, ListenError or LogError before it serves, FatalError when it cannot go on.
+    """
+    check(config)
+    with locked(config.member_dir):
+        async with _assembled(config) as parts:
+            await _run_parts(parts, stop, serving)
+
+
+@contextlib.asynccontextmanager
+async def _assembled(config: MemberConfig) -> AsyncIterator[_Parts]:
+    """Open everything in order, and close it in the reverse order whatever happens."""
+    async with contextlib.AsyncExitStack() as stack:
+        opened = await open_member(config)
+        stack.push_async_callback(opened.log.close)
+        stack.push_async_callback(opened.machine.close)
+        application = MachineApplication(opened.machine, config.max_learners)
+        loaded = await opened.log.load()
+        work_dir = config.member_dir / "snap"
+        await complete_install(application, loaded, work_dir)
+        transport = GrpcTransport(opened.identity, work_dir)
+        driver = RaftDriver(
+            _driver_config(config, opened.identity.member_id),
+            opened.log,
+            loaded,
+            application,
+            transport,
+            work_dir,
+            random.Random(),
+        )
+        replica = RaftReplica(opened.identity, config, driver, transport, application)
+        lessor = Lessor(opened.machine, replica)
+        options = ApiOptions(
+            config.max_request_bytes, config.max_txn_ops, config.quota_bytes, config.progress_notify_s
+        )
+        server = grpc.aio.server(options=server_options(options))
+        register(server, ApiContext(replica, opened.machine, lessor, options))
+        replica.on_leader_change(lessor.leader_changed)
+        await transport.start([listen_address(url) for url in config.listen_peer_urls], driver)
+        stack.push_async_callback(transport.stop)
+        yield _Parts(config, opened, application, driver, transport, replica, lessor, server)
+
+
+def _driver_config(config: MemberConfig, number: int) -> DriverConfig:
+    return DriverConfig(
+        member_id=number,
+        tick_s=config.heartbeat_ms / 1000,
+        election_ticks=max(2, config.election_ms // config.heartbeat_ms),
+        snapshot_count=config.snapshot_count,
+        catch_up_entries=config.catch_up_entries,
+        pre_vote=config.pre_vote,
+    )
+
+
+async def _run_parts(parts: _Parts, stop: asyncio.Event, serving: Callable[[], None]) -> None:
+    for url in parts.config.listen_client_urls:
+        _bind(parts.server, listen_address(url))
+    parts.application.on_membership = lambda: _follow_members(parts)
+    _follow_members(parts)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = [
+                tasks.create_task(parts.driver.run(), name="raft"),
+                tasks.create_task(parts.transport.run(), name="peers"),
+                tasks.create_task(parts.opened.machine.run(), name="machine"),
+                tasks.create_task(parts.lessor.run(), name="lessor"),
+                tasks.create_task(_publish(parts), name="publish"),
+            ]
+            if parts.config.fast_start:
+                running.append(tasks.create_task(_fast_start(parts), name="fast-start"))
+            await parts.server.start()
+            serving()
+            await stop.wait()
+            await _hand_over(parts)
+            await parts.server.stop(CLIENT_GRACE_S)
+            for task in running:
+                task.cancel()
+    finally:
+        await parts.server.stop(None)
+
+
+def _bind(server: grpc.aio.Server, address: str) -> None:
+    try:
+        bound = server.add_insecure_port(address)
+    except RuntimeError:
+        bound = 0
+    if bound == 0:
+        raise ListenError(f"--listen-client-urls: {address} cannot be used, most likely it is in use")
+
+
+def _follow_members(parts: _Parts) -> None:
+    """Talk to the members that there are now."""
+    membership = parts.application.membership
+    parts.transport.set_removed(membership.removed())
+    parts.transport.set_peers(
+        {member.id: dial_address(member.peer_urls[0]) for member in membership.members() if member.peer_urls}
+    )
+
+
+async def _fast_start(parts: _Parts) -> None:
+    """Do not wait a whole election timeout after a start: with peers connected, leave two ticks to hear a
+    leader; alone, one (etcd's initial-election-tick-advance)."""
+    voters = parts.application.membership.voters()
+    ticks = parts.driver.config.election_ticks
+    if len(voters) > 1:
+        try:
+            async with asyncio.timeout(CONNECT_WAIT_S):
+                await parts.transport.wait_connected(len(voters) // 2)
+        except TimeoutError:
+            return
+    if parts.driver.leader_id == NO_NODE:
+        parts.driver.advance_ticks(ticks - (1 if len(voters) == 1 else 2))
+
+
+async def _publish(parts: _Parts) -> None:
+    """Tell the cluster this member's name and client URLs, if it does not know them yet."""
+    config, own = parts.config, parts.opened.identity.member_id
+    urls = tuple(config.advertise_client_urls)
+    while True:
+        member = parts.application.membership.get(own)
+        if member is not None and (member.name, tuple(member.client_urls)) == (config.name, urls):
+            return
+        attributes = internal_pb2.MemberAttributes(member_id=own, name=config.name, client_urls=urls)
+        try:
+            await parts.replica.propose(internal_pb2.InternalRequest(member_attributes=attributes))
+        except EtcdError as error:
+            log.info("publishing this member's client URLs will be repeated: %s", error)
+            await asyncio.sleep(PUBLISH_RETRY_S)
+
+
+async def _hand_over(parts: _Parts) -> None:
+    """A leader that stops lets another member lead first: clients then wait for a message, not an election."""
+    driver, own = parts.driver, parts.opened.identity.member_id
+    if not driver.is_leader:
+        return
+    candidates = [
+        (since, number)
+        for number in parts.application.membership.voters()
+        if number != own and (since := parts.transport.active_since(number)) is not None
+    ]
+    if not candidates:
+        return
+    moved = asyncio.Event()
+    driver.on_leader_change(lambda leader, leading: None if leading or leader == NO_NODE else moved.set())
+    driver.transfer_leader(min(candidates)[1])
+    try:
+        async with asyncio.timeout(TRANSFER_TIMEOUT_S):
+            await moved.wait()
+    except TimeoutError:
+        log.warning("no other member took over in %.1f s; stopping as leader", TRANSFER_TIMEOUT_S)
+
+
+__all__ = ["DataDirError", "ListenError", "run"]

@@ -1,0 +1,113 @@
+"""``kvorum apiserver``: the Kubernetes API layer as a process of its own, over any etcd v3 endpoints."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from contextlib import suppress
+
+import uvloop
+from aiohttp import web
+
+from apiserver_adapter.app import ApiServer
+from store.client import EtcdClient
+
+from .backends import RemoteBackend
+
+log = logging.getLogger(__name__)
+
+_SHUTDOWN_LIMIT_S = 1.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of ``kvorum apiserver``."""
+    parser.add_argument(
+        "--etcd-servers",
+        required=True,
+        metavar="URL[,URL]",
+        help="client URLs of the store, comma-separated: Kvorum members or a real etcd",
+    )
+    parser.add_argument("--bind-address", default="127.0.0.1", help="address to listen on (%(default)s)")
+    parser.add_argument("--port", type=int, default=8001, help="port to listen on, 0 for any (%(default)s)")
+
+
+class Listener:
+    """A running API server on one address. Start it with :meth:`start`, end it with :meth:`stop`."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+        self._runner = web.AppRunner(
+            server.application(),
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=_SHUTDOWN_LIMIT_S,
+        )
+        self._background: asyncio.Task[None] | None = None
+
+    @property
+    def background(self) -> asyncio.Task[None]:
+        """The task behind the caches; it ends only by a defect or by :meth:`stop`."""
+        assert self._background is not None
+        return self._background
+
+    async def start(self, host: str, port: int) -> str:
+        """Listen; returns the base URL. Raises OSError if the address cannot be had."""
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port, backlog=1024)
+        await site.start()
+        self._background = asyncio.create_task(self._server.run())
+        bound = self._runner.addresses[0]
+        return f"http://{bound[0]}:{bound[1]}"
+
+    async def stop(self) -> None:
+        """End all watches, then close the listener; within about a second."""
+        self._server.health.shutting_down = True
+        if self._background is not None:
+            self._background.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._background
+        await self._runner.cleanup()
+
+
+async def serve(endpoints: list[str], host: str, port: int) -> int:
+    """Serve until SIGTERM or SIGINT. Returns the exit code."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    client = EtcdClient(endpoints)
+    listener = Listener(ApiServer(RemoteBackend(client)))
+    try:
+        try:
+            url = await listener.start(host, port)
+        except OSError as exc:
+            sys.stderr.write(f"kvorum apiserver: cannot listen on {host}:{port}: {exc.strerror or exc}\n")
+            return 1
+        log.info("serving the Kubernetes API at %s over %s", url, ", ".join(endpoints))
+        waiter = asyncio.create_task(stop.wait())
+        await asyncio.wait((waiter, listener.background), return_when=asyncio.FIRST_COMPLETED)
+        if not waiter.done():
+            waiter.cancel()
+            sys.stderr.write(f"kvorum apiserver: failed: {listener.background.exception()}\n")
+            return 1
+        return 0
+    finally:
+        await listener.stop()
+        await client.aclose()
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run until told to stop. Exit codes: 0 stopped on request, 1 failed, 2 wrong usage."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    endpoints = [url.strip() for url in args.etcd_servers.split(",") if url.strip()]
+    if not endpoints:
+        sys.stderr.write("kvorum apiserver: --etcd-servers names no endpoint\n")
+        return 2
+    try:
+        return uvloop.run(serve(endpoints, args.bind_address, args.port))
+    except ValueError as exc:
+        sys.stderr.write(f"kvorum apiserver: {exc}\n")
+        return 2

@@ -1,0 +1,292 @@
+"""A thin typed asyncio client of the etcd v3 API: many endpoints, one deadline per call, no silent write retry.
+
+Reads fail over: each endpoint gets a share of the deadline. A write is sent once, on a connection that is
+known to be up; when its answer is lost the caller gets :class:`OutcomeUnknown` and decides. Watches carry the
+``hasleader`` metadata, so a member that lost its leader ends them instead of going quiet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import grpc
+import grpc.aio
+
+from store.etcdpb import kv_pb2, rpc_pb2, rpc_pb2_grpc
+
+_Response = TypeVar("_Response")
+
+_CHANNEL_OPTIONS: Sequence[tuple[str, Any]] = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.enable_retries", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+# Texts of a member that cannot answer now although another one may.
+_MEMBER_TROUBLE = ("etcdserver: no leader", "etcdserver: leader changed", "etcdserver: server stopped")
+_REQUIRE_LEADER = (("hasleader", "true"),)
+
+
+class ClientError(Exception):
+    """A call failed. ``text`` is the server's own message where it begins with "etcdserver:", else gRPC's."""
+
+    def __init__(self, code: grpc.StatusCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+class OutcomeUnknown(ClientError):
+    """The answer of a write was lost: it may or may not have been applied. Never retried here."""
+
+
+def _error(exc: grpc.aio.AioRpcError) -> ClientError:
+    details = exc.details() or ""
+    code = exc.code()
+    if details.startswith(("etcdserver:", "auth:", "etcdclient:")):
+        return ClientError(code, details)
+    name = "".join(part.capitalize() for part in code.name.split("_"))
+    return ClientError(code, f"rpc error: code = {name} desc = {details}")
+
+
+def _is_transient(error: ClientError) -> bool:
+    return error.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED) or error.text.startswith(
+        _MEMBER_TROUBLE
+    )
+
+
+async def _stream_end(call: Any) -> ClientError:
+    """Why a stream has no more responses."""
+    return ClientError(await call.code(), await call.details() or "watch stream closed")
+
+
+class _Endpoint:
+    """One channel and its stubs."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise ValueError(f"not an endpoint: {url!r} (expected http://HOST:PORT)")
+        self.url = url
+        if parts.scheme == "https":
+            credentials = grpc.ssl_channel_credentials()
+            self.channel = grpc.aio.secure_channel(parts.netloc, credentials, options=_CHANNEL_OPTIONS)
+        else:
+            self.channel = grpc.aio.insecure_channel(parts.netloc, options=_CHANNEL_OPTIONS)
+        # The generated stubs are untyped functions.
+        self.kv: Any = rpc_pb2_grpc.KVStub(self.channel)  # type: ignore[no-untyped-call]
+        self.watch: Any = rpc_pb2_grpc.WatchStub(self.channel)  # type: ignore[no-untyped-call]
+        self.lease: Any = rpc_pb2_grpc.LeaseStub(self.channel)  # type: ignore[no-untyped-call]
+        self.cluster: Any = rpc_pb2_grpc.ClusterStub(self.channel)  # type: ignore[no-untyped-call]
+        self.maintenance: Any = rpc_pb2_grpc.MaintenanceStub(self.channel)  # type: ignore[no-untyped-call]
+
+    async def connect(self, timeout_s: float) -> bool:
+        """True once the channel is up, False when it is not within ``timeout_s`` or failed at once."""
+        deadline = time.monotonic() + timeout_s
+        state = self.channel.get_state(try_to_connect=True)
+        failed_once = state is grpc.ChannelConnectivity.TRANSIENT_FAILURE
+        while state is not grpc.ChannelConnectivity.READY:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or state is grpc.ChannelConnectivity.SHUTDOWN:
+                return False
+            if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE and not failed_once:
+                return False
+            failed_once = False
+            try:
+                await asyncio.wait_for(self.channel.wait_for_state_change(state), remaining)
+            except TimeoutError:
+                return False
+            state = self.channel.get_state(try_to_connect=True)
+        return True
+
+
+class EtcdWatch:
+    """One watch on one stream. Iterate :meth:`read`; :meth:`aclose` when done."""
+
+    def __init__(self, call: Any, created: rpc_pb2.WatchResponse) -> None:
+        self._call = call
+        self.created = created
+
+    async def read(self) -> rpc_pb2.WatchResponse:
+        """The next response, the cancelling one included.
+
+        Raises:
+            ClientError: the stream broke or the server ended it.
+        """
+        try:
+            response = await self._call.read()
+        except grpc.aio.AioRpcError as exc:
+            raise _error(exc) from exc
+        if not isinstance(response, rpc_pb2.WatchResponse):
+            raise await _stream_end(self._call)
+        return response
+
+    async def request_progress(self) -> None:
+        """Ask the server for a progress notification (watch_id -1, no events)."""
+        request = rpc_pb2.WatchRequest(progress_request=rpc_pb2.WatchProgressRequest())
+        try:
+            await self._call.write(request)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as exc:
+            raise ClientError(grpc.StatusCode.UNAVAILABLE, f"watch stream lost: {exc}") from exc
+
+    async def aclose(self) -> None:
+        """End the stream. Safe to call twice."""
+        self._call.cancel()
+
+
+class EtcdClient:
+    """A client of one cluster. Create it inside a running event loop; close it with :meth:`aclose`.
+
+    Args:
+        endpoints: client URLs of the members; the first that answers is used until it fails.
+        dial_timeout_s: how long one endpoint may take to connect.
+
+    """
+
+    def __init__(self, endpoints: Sequence[str], *, dial_timeout_s: float = 2.0) -> None:
+        if not endpoints:
+            raise ValueError("at least one endpoint is needed")
+        self._endpoints = [_Endpoint(url) for url in endpoints]
+        self._current = 0
+        self._dial_timeout_s = dial_timeout_s
+
+    @property
+    def endpoints(self) -> Sequence[str]:
+        return [endpoint.url for endpoint in self._endpoints]
+
+    async def aclose(self) -> None:
+        for endpoint in self._endpoints:
+            await endpoint.channel.close(None)
+
+    def _mark_failed(self, endpoint: _Endpoint) -> None:
+        """Prefer the next endpoint, unless another call has moved on already."""
+        if self._endpoints[self._current] is endpoint:
+            self._current = (self._current + 1) % len(self._endpoints)
+
+    def _order(self) -> list[_Endpoint]:
+        return self._endpoints[self._current :] + self._endpoints[: self._current]
+
+    async def _connected(self, timeout_s: float) -> _Endpoint:
+        """An endpoint whose connection is up, so that what is sent next is sent exactly once."""
+        deadline = time.monotonic() + timeout_s
+        for endpoint in self._order():
+            remaining = deadline - time.monotonic()
+            if await endpoint.connect(max(0.0, min(self._dial_timeout_s, remaining))):
+                return endpoint
+            self._mark_failed(endpoint)
+        urls = ", ".join(self.endpoints)
+        raise ClientError(
+            grpc.StatusCode.UNAVAILABLE, f"rpc error: code = Unavailable desc = no endpoint reachable: {urls}"
+        )
+
+    async def _read(self, call: Callable[[_Endpoint, float], Awaitable[_Response]], timeout_s: float) -> _Response:
+        """Run a read, failing over to the other endpoints within one deadline."""
+        deadline = time.monotonic() + timeout_s
+        error: ClientError | None = None
+        order = self._order()
+        for position, endpoint in enumerate(order):
+            share = (deadline - time.monotonic()) / (len(order) - position)
+            if share <= 0:
+                break
+            try:
+                return await call(endpoint, share)
+            except grpc.aio.AioRpcError as exc:
+                error = _error(exc)
+                if not _is_transient(error):
+                    raise error from exc
+                self._mark_failed(endpoint)
+        raise error or ClientError(grpc.StatusCode.DEADLINE_EXCEEDED, "etcdclient: deadline exceeded")
+
+    async def _write(
+        self, call: Callable[[_Endpoint, float], Awaitable[_Response]], timeout_s: float
+    ) -> _Response:
+        """Run a write once, on a connection that is up."""
+        deadline = time.monotonic() + timeout_s
+        endpoint = await self._connected(timeout_s)
+        try:
+            return await call(endpoint, max(0.001, deadline - time.monotonic()))
+        except grpc.aio.AioRpcError as exc:
+            error = _error(exc)
+            if not _is_transient(error):
+                raise error from exc
+            self._mark_failed(endpoint)
+            raise OutcomeUnknown(error.code, error.text) from exc
+
+    async def range(self, request: rpc_pb2.RangeRequest, timeout_s: float = 10.0) -> rpc_pb2.RangeResponse:
+        return await self._read(lambda e, t: e.kv.Range(request, timeout=t), timeout_s)
+
+    async def put(self, request: rpc_pb2.PutRequest, timeout_s: float = 10.0) -> rpc_pb2.PutResponse:
+        return await self._write(lambda e, t: e.kv.Put(request, timeout=t), timeout_s)
+
+    async def delete(
+        self, request: rpc_pb2.DeleteRangeRequest, timeout_s: float = 10.0
+    ) -> rpc_pb2.DeleteRangeResponse:
+        return await self._write(lambda e, t: e.kv.DeleteRange(request, timeout=t), timeout_s)
+
+    async def txn(self, request: rpc_pb2.TxnRequest, timeout_s: float = 10.0) -> rpc_pb2.TxnResponse:
+        return await self._write(lambda e, t: e.kv.Txn(request, timeout=t), timeout_s)
+
+    async def compact(self, revision: int, *, physical: bool = False, timeout_s: float = 10.0) -> None:
+        request = rpc_pb2.CompactionRequest(revision=revision, physical=physical)
+        await self._write(lambda e, t: e.kv.Compact(request, timeout=t), timeout_s)
+
+    async def lease_grant(self, ttl_s: int, lease_id: int = 0, timeout_s: float = 10.0) -> int:
+        """A new lease; returns its id. ``ttl_s`` is in seconds."""
+        request = rpc_pb2.LeaseGrantRequest(TTL=ttl_s, ID=lease_id)
+        response = await self._write(lambda e, t: e.lease.LeaseGrant(request, timeout=t), timeout_s)
+        return int(response.ID)
+
+    async def lease_revoke(self, lease_id: int, timeout_s: float = 10.0) -> None:
+        request = rpc_pb2.LeaseRevokeRequest(ID=lease_id)
+        await self._write(lambda e, t: e.lease.LeaseRevoke(request, timeout=t), timeout_s)
+
+    async def status(self, timeout_s: float = 10.0) -> rpc_pb2.StatusResponse:
+        """The status of the endpoint in use: it is the member's own view, not the cluster's."""
+        request = rpc_pb2.StatusRequest()
+        return await self._read(lambda e, t: e.maintenance.Status(request, timeout=t), timeout_s)
+
+    async def member_list(self, timeout_s: float = 10.0) -> rpc_pb2.MemberListResponse:
+        request = rpc_pb2.MemberListRequest()
+        return await self._read(lambda e, t: e.cluster.MemberList(request, timeout=t), timeout_s)
+
+    async def get(self, key: bytes, timeout_s: float = 10.0) -> kv_pb2.KeyValue | None:
+        """The newest version of one key, by a linearizable read."""
+        response = await self.range(rpc_pb2.RangeRequest(key=key), timeout_s)
+        return response.kvs[0] if response.kvs else None
+
+    async def watch(self, request: rpc_pb2.WatchCreateRequest, timeout_s: float = 10.0) -> EtcdWatch:
+        """Open a watch and wait for the server's acknowledgement.
+
+        Raises:
+            ClientError: no endpoint took it within ``timeout_s``.
+        """
+        deadline = time.monotonic() + timeout_s
+        endpoint = await self._connected(timeout_s)
+        call = endpoint.watch.Watch(metadata=_REQUIRE_LEADER)
+        try:
+            async with asyncio.timeout(max(0.001, deadline - time.monotonic())):
+                await call.write(rpc_pb2.WatchRequest(create_request=request))
+                created = await call.read()
+            if not isinstance(created, rpc_pb2.WatchResponse):
+                raise await _stream_end(call)
+        except BaseException as exc:
+            call.cancel()
+            if isinstance(exc, grpc.aio.AioRpcError | ClientError | TimeoutError):
+                self._mark_failed(endpoint)
+            if isinstance(exc, grpc.aio.AioRpcError):
+                raise _error(exc) from exc
+            if isinstance(exc, TimeoutError):
+                raise ClientError(grpc.StatusCode.DEADLINE_EXCEEDED, "etcdclient: watch not acknowledged") from exc
+            raise
+        return EtcdWatch(call, created)

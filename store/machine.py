@@ -189,10 +189,13 @@ class Machine:
     # -- what applying reports (store.apply.Changes) ------------------------------------------------------
 
     def committed(self, revision: int, events: Sequence[Event]) -> None:
-        self._buffer.add_events(events)
+        size = 0
+        for event in events:
+            size += len(event.version.framed)
+        self._buffer.add_events(events, size)
         if self._buffer.bytes > self.options.flush_bytes:
             self._urgent.set()
-        self.hub.notify(revision, events)
+        self.hub.notify(revision, events, size)
 
     def store(self, bucket: str, key: bytes, value: bytes | None) -> None:
         self._buffer.put_bucket((bucket, key), value)

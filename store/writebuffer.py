@@ -21,11 +21,11 @@ class WriteBuffer:
         self._buckets: dict[BucketKey, bytes | None] = {}
         self.bytes = 0
 
-    def add_events(self, events: Sequence[Event]) -> None:
+    def add_events(self, events: Sequence[Event], size: int) -> None:
+        """Add the changes of one revision, whose new versions have ``size`` bytes."""
+        self.bytes += size
         for event in events:
-            version = event.version
-            self._versions.append(version)
-            self.bytes += len(version.framed)
+            self._versions.append(event.version)
 
     def put_bucket(self, key: BucketKey, value: bytes | None) -> None:
         self._buckets[key] = value

@@ -165,9 +165,10 @@ class WatchHub:
 
     # -- live ---------------------------------------------------------------------------------------------
 
-    def notify(self, revision: int, events: Sequence[Event]) -> None:
-        """Hand out the changes of a new revision: one answer per watcher, with all of its events."""
-        self._remember(revision, events)
+    def notify(self, revision: int, events: Sequence[Event], size: int) -> None:
+        """Hand out the changes of a new revision, ``size`` bytes of them: one answer per watcher, with all of
+        its events."""
+        self._remember(revision, events, size)
         if not self._interest:
             return
         matched: dict[Watcher, list[Event]] = {}
@@ -185,8 +186,7 @@ class WatchHub:
         watcher.next_revision = revision
         self._unsynced[watcher] = None
 
-    def _remember(self, revision: int, events: Sequence[Event]) -> None:
-        size = sum([len(e.version.framed) for e in events])
+    def _remember(self, revision: int, events: Sequence[Event], size: int) -> None:
         recent = self._recent
         recent.append((revision, events, size))
         self._recent_bytes += size

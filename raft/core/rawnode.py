@@ -162,7 +162,7 @@ class RawNode:
         """Process a message from a peer or from a storage thread.
 
         Raises StepLocalMessage, StepPeerNotFound, MalformedMessage, ProposalDropped. After any of these the
-        node is intact and the message had no effect.
+        node is intact and goes on; at most it has moved to the message's term.
         """
         kind, sender = message.type, message.from_
         if sender not in _THREADS:

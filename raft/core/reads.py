@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import quorum
+from .errors import MalformedMessage
 from .replication import Replication
 from .types import NO_NODE, Message, MessageType, ReadState
 
@@ -16,6 +17,8 @@ class Reads(Replication):
         Before an entry of its own term is committed a leader may lag behind what its predecessor
         acknowledged, in a cluster of one as well: the read waits.
         """
+        if len(request.entries) != 1:
+            raise MalformedMessage("a read request must carry exactly one entry")
         if not self.committed_in_current_term():
             self.postponed_reads.append(request)
         elif self.lease_reads or self._is_quorum_by_itself():

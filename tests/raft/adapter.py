@@ -81,7 +81,7 @@ class HistoryStorage(MemoryStorage):
 
 
 class CoreAdapter:
-    """``dropped`` and ``not_found`` are the exceptions the replaying harness understands."""
+    """``dropped`` and ``not_found`` replace the core's exceptions for a harness that has its own."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class CoreAdapter:
         config: View,
         snapshot: View | None,
         emit: Callable[[View], None],
-        dropped: type[Exception] = ProposalDropped,
-        not_found: type[Exception] = StepPeerNotFound,
+        dropped: type[Exception] | None = None,
+        not_found: type[Exception] | None = None,
     ) -> None:
         self._emit, self._dropped, self._not_found = emit, dropped, not_found
         self.storage = HistoryStorage()
@@ -126,8 +126,12 @@ class CoreAdapter:
         try:
             action()
         except ProposalDropped as error:
+            if self._dropped is None:
+                raise
             raise self._dropped from error
         except StepPeerNotFound as error:
+            if self._not_found is None:
+                raise
             raise self._not_found from error
 
     # --- what scripts do to a node

@@ -75,13 +75,19 @@ class ApiServer:
             stores[kind.group_resource] = ObjectStore(backend, codec, cacher, self._leases)
         self.stores = Stores(self.registry, stores)
         self.health = Health(backend, self.is_ready)
-        self._set_up = False
+        self._set_up = asyncio.Event()
         self._discovery = Discovery(self.registry)
         self._openapi = OpenApi(self.registry)
 
     def is_ready(self) -> bool:
         """Whether the system namespaces exist and every cache holds a complete state."""
-        return self._set_up and all(cacher.ready for cacher in self.cachers.values())
+        return self._set_up.is_set() and all(cacher.ready for cacher in self.cachers.values())
+
+    async def wait_ready(self) -> None:
+        """Until :meth:`is_ready` for the first time."""
+        await self._set_up.wait()
+        for cacher in self.cachers.values():
+            await cacher.wait_ready()
 
     async def run(self) -> None:
         """Feed the caches and run the controllers until cancelled; running watches end then."""
@@ -93,10 +99,10 @@ class ApiServer:
             tasks.create_task(NamespaceController(self.stores).run())
 
     async def _prepare_store(self) -> None:
-        while not self._set_up:
+        while not self._set_up.is_set():
             try:
                 await ensure_system_namespaces(self.stores)
-                self._set_up = True
+                self._set_up.set()
             except BackendError as exc:
                 log.info("waiting for the store: %s", exc.text)
                 await self._recovery.wait(_SETUP_RETRY_S)

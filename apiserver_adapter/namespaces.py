@@ -77,6 +77,8 @@ class NamespaceController:
 
     async def run(self) -> None:
         """For ever; a failure is tried again after a second."""
+        if self._namespaces.cacher is not None:
+            await self._namespaces.cacher.wait_ready()
         while True:
             try:
                 await self._follow()

@@ -119,11 +119,11 @@ def test_a_candidate_given_a_snapshot_is_a_bug() -> None:
         raft.restore(ELEVEN)
 
 
-def compacted_leader(**parameters: int) -> Raft:
+def compacted_leader() -> Raft:
     """Node 1 leads {1, 2}; its log starts behind a snapshot at 11."""
     storage = MemoryStorage()
     storage.apply_snapshot(Snapshot(11, 11, ConfState((1, 2))))
-    raft = become_leader(new_raft(1, storage=storage, applied=11, **parameters))
+    raft = become_leader(new_raft(1, storage=storage, applied=11))
     drain(raft)
     return raft
 

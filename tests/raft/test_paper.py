@@ -30,8 +30,8 @@ from .network import (
 ALL = (1, 2, 3)
 
 
-def in_role(role: Role, **parameters: int) -> Raft:
-    raft = new_raft(1, ALL, **parameters)
+def in_role(role: Role, term: int = 0) -> Raft:
+    raft = new_raft(1, ALL, term=term)
     if role == Role.CANDIDATE:
         raft.become_candidate(Cause.ELECTION_STARTED)
     elif role == Role.LEADER:
@@ -120,7 +120,7 @@ def test_uc125_election_in_one_round(size: int, votes: dict[int, bool], role: Ro
 
 @pytest.mark.parametrize(
     ("vote", "candidate", "reject"),
-    [(0, 2, False), (0, 3, False), (2, 2, False), (3, 3, False)] + [(2, 3, True), (3, 2, True)],
+    [(0, 2, False), (0, 3, False), (2, 2, False), (3, 3, False), (2, 3, True), (3, 2, True)],
 )
 def test_uc126_m02_one_vote_per_term(vote: int, candidate: int, reject: bool) -> None:
     """Starred. First come, first served, and the answer waits for the disk."""

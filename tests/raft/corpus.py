@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -156,7 +157,9 @@ def run_interaction(path: Path, drive: ModuleType | None) -> Outcome:
     def make(node_id: int, config: View, snapshot: View | None, emit: Any) -> CoreAdapter:
         return CoreAdapter(node_id, config, snapshot, emit, drive.ProposalDropped, drive.StepPeerNotFound)
 
-    differences = drive.run_file(str(path), make, role_events=True, notes=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # that harness leaves its file open
+        differences = drive.run_file(str(path), make, role_events=True, notes=True)
     return path.name, str(differences[0]) if differences else None
 
 

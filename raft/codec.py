@@ -14,9 +14,6 @@ import msgpack
 from raft.core.types import ConfState, Entry, EntryType, Message, MessageType, Snapshot
 from raft.errors import CodecError
 
-MAX_FRAME_BYTES: Final = 64 << 20
-"""A frame above this is refused unread; the largest message (one request of 1.5 MiB among others) is far below."""
-
 _FIELDS: Final = 13
 _ENTRY_TYPES: Final = tuple(EntryType)
 _MESSAGE_TYPES: Final = tuple(MessageType)

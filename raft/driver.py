@@ -65,6 +65,8 @@ log = logging.getLogger(__name__)
 INBOX_MESSAGES_MAX: Final = 16384
 PROPOSALS_QUEUED_MAX: Final = 8192
 PROPOSE_BATCH_BYTES: Final = 1 << 20
+FORWARDED: Final = 0
+"""The request id of a proposal that waits elsewhere."""
 APPLY_SLICE_ENTRIES: Final = 256
 """After so many entries the apply task lets the loop run: heartbeats come before throughput."""
 
@@ -166,6 +168,7 @@ class RaftDriver:
         self._conf_proposals: deque[tuple[int, ConfChangeV2]] = deque()
         self._append_queue: deque[Message] = deque()
         self._append_wake = asyncio.Event()
+        self._writing = False
         self._apply_queue: deque[Message] = deque()
         self._apply_wake = asyncio.Event()
         self._apply_idle = asyncio.Event()
@@ -392,6 +395,9 @@ class RaftDriver:
         node = self._node
         inbox, self._inbox = self._inbox, []
         for message in inbox:
+            if message.type is MessageType.PROP and node.is_leader:
+                self._take_forwarded(message)
+                continue
             try:
                 node.step(message)
             except (ProposalDropped, StepPeerNotFound, StepLocalMessage, MalformedMessage) as dropped:
@@ -406,18 +412,26 @@ class RaftDriver:
         self._snapshot_reports.clear()
         if self._conf_proposals:
             self._propose_conf_changes()
-        if self._proposals and node.lead != NO_NODE:
+        if self._proposals and node.lead != NO_NODE and not (node.is_leader and self._writing):
             self._propose()
         self._reads.begin()
 
+    def _take_forwarded(self, message: Message) -> None:
+        """A follower's proposals queue with our own. Nobody here waits for them."""
+        room = PROPOSALS_QUEUED_MAX - len(self._proposals)
+        self.dropped_messages += max(0, len(message.entries) - room)
+        self._proposals.extend([_Proposal(FORWARDED, entry.data) for entry in message.entries[: max(0, room)]])
+
     def _propose(self) -> None:
+        """Hand the core what has queued up. While the leader writes its log, proposals gather: what arrives
+        during one sync becomes one batch, one frame per peer and one sync (group commit)."""
         proposals = self._proposals
         while proposals:
             batch: list[_Proposal] = []
             size = 0
             while proposals and size < PROPOSE_BATCH_BYTES:
                 proposal = proposals.popleft()
-                if proposal.request_id in self._waiters:  # else its caller has gone
+                if proposal.request_id == FORWARDED or proposal.request_id in self._waiters:  # else it gave up
                     batch.append(proposal)
                     size += len(proposal.data)
             if not batch:
@@ -521,7 +535,9 @@ class RaftDriver:
                     write.hard_state is not None and _votes_changed(self.hard_state, write.hard_state)
                     for write in writes
                 ):
+                    self._writing = True
                     await self._log.write(writes)
+                    self._writing = False
                 for message, write in zip(batch, writes, strict=True):
                     await self._stored(message, write)
 

@@ -1,9 +1,9 @@
-"""Messages between members over grpc.aio: one long-lived stream per direction, many messages a frame.
+"""Messages between members over TCP: one long-lived connection per direction, many messages a frame.
 
-Sending never waits: what cannot be queued is dropped and reported, since Raft repeats itself. Each stream
-opens with a handshake in its metadata, so a message for another cluster or another member is refused before
-it is read (M40). Snapshots travel on streams of their own, and members can call each other (forwarded lease
-renewals and the like) with an ordinary unary call.
+Sending never waits: what a slow or absent peer cannot take is dropped and reported, since Raft repeats
+itself. Each connection opens with a greeting, so a message for another cluster or another member is refused
+before it is read (M40). Snapshots travel on connections of their own, and members can call each other
+(forwarded lease renewals and the like) over the message connection.
 """
 
 from __future__ import annotations
@@ -11,50 +11,33 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, BinaryIO, Final, Protocol
 
-import grpc
+import msgpack
 
 from raft.codec import decode_frame, encode_frame
 from raft.core.types import Message, MessageType
 from raft.errors import CodecError, RaftError
+from raft.framing import FrameProtocol, Hello, Kind, peer_address
 from raft.log import Identity
 
 log = logging.getLogger(__name__)
 
-SEND_QUEUE_MESSAGES: Final = 4096
-FRAME_BYTES_SOFT: Final = 2 << 20
-"""A frame is closed once its messages' entries exceed this, so that one peer's backlog is not one allocation."""
+UNSENT_BYTES_MAX: Final = 32 << 20
+"""What may wait in the socket of a peer that reads slowly; beyond it, messages are dropped."""
+FRAME_BYTES_SOFT: Final = 4 << 20
 SNAPSHOT_CHUNK_BYTES: Final = 256 << 10
-HANDSHAKE_TIMEOUT_S: Final = 3.0
+SNAPSHOT_CHUNKS_QUEUED: Final = 16
+GREETING_TIMEOUT_S: Final = 3.0
+SNAPSHOT_ANSWER_TIMEOUT_S: Final = 60.0
+PING_INTERVAL_S: Final = 1.0
+SILENCE_MAX_S: Final = 3.0
 RECONNECT_MIN_S: Final = 0.05
 RECONNECT_MAX_S: Final = 0.5
-
-_EOF: Final[Any] = grpc.aio.EOF  # type: ignore[attr-defined]  # missing from the stubs
-_SERVICE: Final = "kvorum.Raft"
-_CHANNEL_OPTIONS: Final = (
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.keepalive_time_ms", 2000),
-    ("grpc.keepalive_timeout_ms", 2000),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),
-)
-_SERVER_OPTIONS: Final = (
-    ("grpc.max_receive_message_length", 64 << 20),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.http2.min_ping_interval_without_data_ms", 500),
-    ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.so_reuseport", 0),
-)
+INCOMING_MAX: Final = 128
 
 
 class PeerHandler(Protocol):
@@ -86,171 +69,355 @@ class Transport(Protocol):
     def active_since(self, peer: int) -> float | None: ...
 
 
-class _Peer:
-    """The sending side towards one member: a bounded queue, and a task that keeps a stream open and drains it."""
+CallHandler = Callable[[bytes], Awaitable[bytes]]
 
-    def __init__(
-        self, identity: Identity, peer: int, target: str, handler: PeerHandler, on_connect: Callable[[], None]
-    ) -> None:
+
+class _Outgoing(FrameProtocol):
+    """The dialling end of a connection: greets, then sends; hears only answers and pongs."""
+
+    def __init__(self, hello: Hello) -> None:
+        super().__init__()
+        self._hello = hello
+        self.welcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.gone = asyncio.Event()
+        self.gone_reason = ""
+        self.answers: dict[int, asyncio.Future[bytes]] = {}
+        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.send(Kind.HELLO, self._hello.encode())
+
+    def frame_received(self, kind: int, payload: bytes) -> None:
+        if kind == Kind.WELCOME:
+            self.greeted = True
+            _resolve(self.welcome, None)
+        elif kind == Kind.REFUSED:
+            self.gone_reason = payload.decode(errors="replace")
+            _fail(self.welcome, ConnectionRefusedError(self.gone_reason))
+        elif kind == Kind.ANSWER:
+            number, error, answer = msgpack.unpackb(payload)
+            future = self.answers.pop(number, None)
+            if future is None:
+                return  # its caller gave up
+            if error is None:
+                _resolve(future, answer)
+            else:
+                _fail(future, PeerCallError(error, refused=True))
+        elif kind == Kind.END:
+            _resolve(self.finished, None)
+
+    def closed(self, reason: str) -> None:
+        self.gone_reason = self.gone_reason or reason
+        error = ConnectionResetError(self.gone_reason)
+        waiting: list[asyncio.Future[Any]] = [self.welcome, self.finished, *self.answers.values()]
+        for future in waiting:
+            _fail(future, error)
+        self.gone.set()
+
+
+def _resolve(future: asyncio.Future[Any], value: Any) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # nobody may be waiting for it
+
+
+class _Peer:
+    """The sending side towards one member: a connection that is kept open."""
+
+    def __init__(self, transport: TcpTransport, peer: int, target: str) -> None:
         self.id = peer
-        self._on_connect = on_connect
         self.target = target
         self.active_since: float | None = None
         self.dropped = 0
-        self._handler = handler
-        self._queue: deque[Message] = deque()
-        self._wake = asyncio.Event()
-        self._channel = grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)
-        self._metadata = _handshake(identity, peer)
-        self._stream = self._channel.stream_stream(f"/{_SERVICE}/Messages", None, None)
-        self._snapshot = self._channel.stream_unary(f"/{_SERVICE}/Snapshot", None, None)
-        self._call = self._channel.unary_unary(f"/{_SERVICE}/Call", None, None)
+        self._owner = transport
+        self._connection: _Outgoing | None = None
+        self._call_number = 0
 
-    def send(self, message: Message) -> None:
-        if self.active_since is None or len(self._queue) >= SEND_QUEUE_MESSAGES:
-            self.dropped += 1
-            self._handler.peer_unreachable(self.id)
+    def send(self, messages: Sequence[Message]) -> None:
+        connection = self._connection
+        if connection is None or connection.unsent_bytes > UNSENT_BYTES_MAX:
+            self.dropped += len(messages)
+            self._owner.handler.peer_unreachable(self.id)
             return
-        self._queue.append(message)
-        self._wake.set()
+        size = start = 0
+        for position, message in enumerate(messages):
+            size += sum([len(entry.data) for entry in message.entries])
+            if size > FRAME_BYTES_SOFT:
+                connection.send(Kind.MESSAGES, encode_frame(messages[start : position + 1]))
+                start, size = position + 1, 0
+        if start < len(messages):
+            connection.send(Kind.MESSAGES, encode_frame(messages[start:]))
 
     async def run(self) -> None:
-        """Keep the stream open until cancelled."""
-        backoff = RECONNECT_MIN_S
-        last_error = ""
-        try:
-            while True:
+        """Keep the connection open until cancelled."""
+        loop = asyncio.get_running_loop()
+        backoff, last_trouble = RECONNECT_MIN_S, ""
+        while True:
+            try:
+                connection = await self.dial("messages")
+            except (OSError, TimeoutError) as error:
+                trouble = _describe(error)
+            else:
+                self._connection, self.active_since = connection, loop.time()
+                backoff, last_trouble = RECONNECT_MIN_S, ""
+                log.info("peer %x at %s: connected", self.id, self.target)
+                self._owner.connection_made.set()
                 try:
-                    await self._drain_stream()
-                except (grpc.aio.AioRpcError, TimeoutError, ConnectionError) as error:
-                    text = _describe(error)
-                    if text != last_error:
-                        log.info("peer %x at %s: %s", self.id, self.target, text)
-                        last_error = text
-                if self.active_since is not None:
-                    backoff, last_error = RECONNECT_MIN_S, ""
-                self._lost()
-                await asyncio.sleep(backoff)  # the other side may be down: there is no event to wait for
-                backoff = min(backoff * 2, RECONNECT_MAX_S)
-        finally:
-            self._lost()
-            await self._channel.close(None)
+                    await _keep_alive(connection)
+                finally:
+                    self._connection = self.active_since = None
+                    connection.abort()
+                    self._owner.handler.peer_unreachable(self.id)
+                trouble = connection.gone_reason
+            if trouble != last_trouble:
+                log.info("peer %x at %s: %s", self.id, self.target, trouble)
+                last_trouble = trouble
+            await asyncio.sleep(backoff)  # the other side is down: there is no event to wait for
+            backoff = min(backoff * 2, RECONNECT_MAX_S)
 
-    def _lost(self) -> None:
-        self.active_since = None
-        self._queue.clear()
-        self._handler.peer_unreachable(self.id)
-
-    async def _drain_stream(self) -> None:
-        call = self._stream(None, metadata=self._metadata)
+    async def dial(self, purpose: str) -> _Outgoing:
+        """A connection that has been welcomed. Raises OSError or TimeoutError."""
+        host, _, port = self.target.rpartition(":")
+        identity = self._owner.identity
+        hello = Hello(identity.cluster_id, identity.member_id, self.id, purpose)
+        connection: _Outgoing | None = None
         try:
-            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                if await call.read() is _EOF:
-                    raise ConnectionError("the stream was closed during the handshake")
-            self.active_since = time.monotonic()
-            log.info("peer %x at %s: connected", self.id, self.target)
-            self._on_connect()
-            call.add_done_callback(lambda _: self._wake.set())
-            while True:
-                await self._wake.wait()
-                self._wake.clear()
-                if call.done():
-                    raise ConnectionError(f"the stream ended: {await call.details() or await call.code()}")
-                while self._queue:
-                    await call.write(self._next_frame())
-        finally:
-            call.cancel()
+            async with asyncio.timeout(GREETING_TIMEOUT_S):
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: _Outgoing(hello), host.strip("[]"), int(port), ssl=self._owner.client_ssl
+                )
+                await connection.welcome
+        except BaseException:
+            if connection is not None:
+                connection.abort()
+            raise
+        return connection
 
-    def _next_frame(self) -> bytes:
-        queue = self._queue
-        batch: list[Message] = []
-        size = 0
-        while queue and size < FRAME_BYTES_SOFT:
-            message = queue.popleft()
-            batch.append(message)
-            size += sum([len(entry.data) for entry in message.entries])
-        return encode_frame(batch)
+    async def call(self, method: str, payload: bytes, timeout_s: float) -> bytes:
+        connection = self._connection
+        if connection is None:
+            raise PeerCallError(f"member {self.id:x} is not connected", refused=False)
+        self._call_number += 1
+        number = self._call_number
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        connection.answers[number] = future
+        connection.send(Kind.CALL, msgpack.packb((number, method, payload)))
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError:
+            raise PeerCallError(f"member {self.id:x} did not answer in {timeout_s:g} s", refused=False) from None
+        except OSError as error:
+            raise PeerCallError(_describe(error), refused=False) from None
+        finally:
+            connection.answers.pop(number, None)
 
     async def stream_snapshot(self, message: Message, image: Path) -> None:
-        async def chunks() -> AsyncIterator[bytes]:
-            yield encode_frame([message])
+        """Send an image and wait until the peer has it. Raises OSError or TimeoutError."""
+        connection = await self.dial("snapshot")
+        try:
+            connection.send(Kind.MESSAGES, encode_frame([message]))
             file = await asyncio.to_thread(image.open, "rb")
             try:
                 while chunk := await asyncio.to_thread(file.read, SNAPSHOT_CHUNK_BYTES):
-                    yield chunk
+                    connection.send(Kind.CHUNK, chunk)
+                    await _drained(connection)
             finally:
                 file.close()
+            connection.send(Kind.END)
+            async with asyncio.timeout(SNAPSHOT_ANSWER_TIMEOUT_S):
+                await connection.finished
+        finally:
+            connection.abort()
 
-        await self._snapshot(chunks(), metadata=self._metadata)
 
-    async def call(self, method: str, payload: bytes, timeout_s: float) -> bytes:
-        metadata = (*self._metadata, ("kvorum-method", method))
+async def _keep_alive(connection: _Outgoing) -> None:
+    """Return when the connection is gone, or has been silent for too long (a peer that was paused or cut off)."""
+    loop = asyncio.get_running_loop()
+    while not connection.gone.is_set():
+        connection.send(Kind.PING)
         try:
-            return bytes(await self._call(payload, metadata=metadata, timeout=timeout_s))
-        except grpc.aio.AioRpcError as error:
-            refused = error.code() is grpc.StatusCode.ABORTED
-            raise PeerCallError(error.details() or error.code().name, refused=refused) from error
+            async with asyncio.timeout(PING_INTERVAL_S):
+                await connection.gone.wait()
+        except TimeoutError:
+            if loop.time() - connection.last_received > SILENCE_MAX_S:
+                connection.gone_reason = f"silent for {SILENCE_MAX_S:g} s"
+                return
 
 
-class GrpcTransport:
-    """A Transport over grpc.aio. ``start`` before use, then ``run`` as a task until cancelled, then ``stop``."""
+async def _drained(connection: _Outgoing) -> None:
+    """Wait while much is unsent, as long as the peer reads on."""
+    before = connection.unsent_bytes
+    waited = 0.0
+    while connection.unsent_bytes > 8 * SNAPSHOT_CHUNK_BYTES:
+        await asyncio.sleep(0.005)  # uvloop's transports tell of room only by their buffer size
+        waited = 0.0 if connection.unsent_bytes < before else waited + 0.005
+        before = connection.unsent_bytes
+        if connection.gone.is_set() or waited > GREETING_TIMEOUT_S:
+            raise ConnectionResetError(connection.gone_reason or "the peer stopped reading")
+
+
+class _Incoming(FrameProtocol):
+    """The accepting end of a connection."""
+
+    def __init__(self, owner: TcpTransport) -> None:
+        super().__init__()
+        self._owner = owner
+        self._sender = 0
+        self._purpose = ""
+        self._deadline: asyncio.TimerHandle | None = None
+        self._chunks: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._snapshot: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if len(self._owner.incoming) >= INCOMING_MAX:
+            self.abort()
+            return
+        self._owner.incoming.add(self)
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(GREETING_TIMEOUT_S, self.reject, "no greeting in time")
+
+    def closed(self, reason: str) -> None:
+        self._owner.incoming.discard(self)
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._snapshot is not None:
+            self._snapshot.cancel()
+
+    def reject(self, reason: str) -> None:
+        self._owner.refused += 1
+        log.warning("connection from %s refused: %s", peer_address(self.transport), reason)
+        if self.transport is not None and not self.transport.is_closing():
+            self.send(Kind.REFUSED, reason.encode())
+            self.transport.close()
+        self._buffer.clear()
+
+    def frame_received(self, kind: int, payload: bytes) -> None:
+        if not self.greeted:
+            self._greet(kind, payload)
+        elif kind == Kind.PING:
+            self.send(Kind.PONG)
+        elif self._purpose == "snapshot":
+            self._snapshot_frame(kind, payload)
+        elif kind == Kind.MESSAGES:
+            own = self._owner.identity.member_id
+            messages = decode_frame(payload)
+            self._owner.handler.receive([m for m in messages if m.to == own and m.from_ == self._sender])
+        elif kind == Kind.CALL:
+            self._owner.serve_call(self, payload)
+        else:
+            raise CodecError(f"a frame of kind {kind}")
+
+    def _greet(self, kind: int, payload: bytes) -> None:
+        if kind != Kind.HELLO:
+            raise CodecError("not a Kvorum member")
+        hello = Hello.decode(payload)
+        refusal = self._owner.refusal(hello)
+        if refusal:
+            self.reject(refusal)
+            return
+        assert self._deadline is not None
+        self._deadline.cancel()
+        self.greeted, self._sender, self._purpose = True, hello.from_, hello.purpose
+        self.send(Kind.WELCOME)
+
+    def _snapshot_frame(self, kind: int, payload: bytes) -> None:
+        if kind == Kind.MESSAGES and self._snapshot is None:
+            message = self._snapshot_message(payload)
+            self._snapshot = self._owner.spawn(self._owner.take_snapshot(message, self._chunks, self._taken))
+        elif kind in (Kind.CHUNK, Kind.END) and self._snapshot is not None:
+            self._chunks.put_nowait(payload if kind == Kind.CHUNK else None)
+            if self._chunks.qsize() > SNAPSHOT_CHUNKS_QUEUED and self.transport is not None:
+                self.transport.pause_reading()
+        else:
+            raise CodecError(f"a frame of kind {kind} in a snapshot stream")
+
+    def _taken(self, done: bool) -> None:
+        """The snapshot's taker made room, or has it all."""
+        if self.transport is None:
+            return
+        if done:
+            self.send(Kind.END)
+        elif self._chunks.qsize() <= SNAPSHOT_CHUNKS_QUEUED // 2:
+            self.transport.resume_reading()
+
+    def _snapshot_message(self, payload: bytes) -> Message:
+        messages = decode_frame(payload)
+        own = self._owner.identity.member_id
+        if len(messages) != 1 or messages[0].type is not MessageType.SNAP or messages[0].snapshot is None:
+            raise CodecError("a snapshot stream begins with its message")
+        if (messages[0].to, messages[0].from_) != (own, self._sender):
+            raise CodecError("a snapshot for another member")
+        return messages[0]
+
+
+class TcpTransport:
+    """A Transport over TCP. ``start`` before use, then ``run`` as a task until cancelled, then ``stop``."""
 
     def __init__(self, identity: Identity, inbox_dir: Path) -> None:
-        self._identity = identity
+        self.identity = identity
+        self.client_ssl: ssl.SSLContext | None = None
+        self.incoming: set[_Incoming] = set()
+        self.connection_made = asyncio.Event()
+        self.refused = 0
         self._bound_handler: PeerHandler | None = None
         self._inbox_dir = inbox_dir
-        self._server: grpc.aio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._peers: dict[int, _Peer] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._background: set[asyncio.Task[None]] = set()
         self._group: asyncio.TaskGroup | None = None
         self._wanted: dict[int, str] = {}
         self._removed: set[int] = set()
-        self._calls: dict[str, Callable[[bytes], Awaitable[bytes]]] = {}
+        self._calls: dict[str, CallHandler] = {}
         self._snapshot_number = 0
-        self._connection_made = asyncio.Event()
-        self.refused_streams = 0
-        self.bad_frames = 0
 
     @property
-    def _handler(self) -> PeerHandler:
+    def handler(self) -> PeerHandler:
         assert self._bound_handler is not None, "the transport is not started"
         return self._bound_handler
 
     async def start(self, listen: Sequence[str], handler: PeerHandler) -> None:
         """Listen on each ``host:port`` and deliver to ``handler``. Raises OSError when one cannot be bound."""
         self._bound_handler = handler
-        server = grpc.aio.server(options=_SERVER_OPTIONS, maximum_concurrent_rpcs=256)
-        server.add_generic_rpc_handlers((_Services(self),))
+        loop = asyncio.get_running_loop()
         for address in listen:
+            host, _, port = address.rpartition(":")
             try:
-                bound = server.add_insecure_port(address)
-            except RuntimeError as error:
-                raise OSError(f"cannot listen on {address}: {error}") from error
-            if bound == 0:
-                raise OSError(f"cannot listen on {address}: the address is in use")
-        await server.start()
-        self._server = server
+                server = await loop.create_server(lambda: _Incoming(self), host.strip("[]"), int(port))
+            except OSError as error:
+                await self.stop()
+                reason = (error.strerror or str(error)).lower()
+                raise OSError(f"cannot listen on {address} for peers: {reason}") from None
+            self._servers.append(server)
 
     async def run(self) -> None:
-        """Keep the streams to the peers open. Ends only by cancellation."""
+        """Keep the connections to the peers open. Ends only by cancellation."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             self._reconcile()
             await asyncio.get_running_loop().create_future()
 
     async def stop(self) -> None:
-        if self._server is not None:
-            await self._server.stop(grace=0.1)
+        for server in self._servers:
+            server.close()
+        for connection in list(self.incoming):
+            connection.abort()
 
     def set_peers(self, urls: Mapping[int, str]) -> None:
         """The members to talk to, by id, as ``host:port``. A peer whose address changed is dialled anew."""
-        self._wanted = {peer: target for peer, target in urls.items() if peer != self._identity.member_id}
+        self._wanted = {peer: target for peer, target in urls.items() if peer != self.identity.member_id}
         if self._group is not None:
             self._reconcile()
 
     def set_removed(self, members: Iterable[int]) -> None:
-        """Members that were removed for good: their streams are refused, and told why."""
+        """Members that were removed for good: their connections are refused, and told why."""
         self._removed = set(members)
 
     def _reconcile(self) -> None:
@@ -261,31 +428,38 @@ class GrpcTransport:
                 del self._peers[peer_id]
         for peer_id, target in self._wanted.items():
             if peer_id not in self._peers:
-                peer = _Peer(self._identity, peer_id, target, self._handler, self._connection_made.set)
+                peer = _Peer(self, peer_id, target)
                 self._peers[peer_id] = peer
                 self._tasks[peer_id] = self._group.create_task(peer.run(), name=f"peer-{peer_id:x}")
 
+    def spawn(self, coroutine: Any) -> asyncio.Task[None]:
+        """Run something for a connection among this transport's tasks."""
+        assert self._group is not None, "the transport does not run"
+        return self._group.create_task(coroutine)
+
     def send(self, messages: Iterable[Message]) -> None:
+        by_peer: dict[int, list[Message]] = {}
         for message in messages:
-            peer = self._peers.get(message.to)
+            by_peer.setdefault(message.to, []).append(message)
+        for peer_id, batch in by_peer.items():
+            peer = self._peers.get(peer_id)
             if peer is not None:
-                peer.send(message)
+                peer.send(batch)
 
     def active_since(self, peer: int) -> float | None:
-        """When (time.monotonic) the stream to ``peer`` was established; None while it is down."""
+        """When (loop time) the connection to ``peer`` was made; None while it is down."""
         found = self._peers.get(peer)
         return None if found is None else found.active_since
 
     async def wait_connected(self, count: int) -> None:
-        """Return once streams to ``count`` peers are open."""
+        """Return once connections to ``count`` peers are open."""
         while sum(peer.active_since is not None for peer in self._peers.values()) < count:
-            self._connection_made.clear()
-            await self._connection_made.wait()
+            self.connection_made.clear()
+            await self.connection_made.wait()
 
     def send_snapshot(self, message: Message, image: Path, done: Callable[[], None]) -> None:
         """Stream an image in the background, report the outcome to the handler, then call ``done``."""
-        assert self._group is not None
-        self._group.create_task(self._send_snapshot(message, image, done))
+        self.spawn(self._send_snapshot(message, image, done))
 
     async def _send_snapshot(self, message: Message, image: Path, done: Callable[[], None]) -> None:
         ok = False
@@ -294,11 +468,11 @@ class GrpcTransport:
             if peer is not None:
                 await peer.stream_snapshot(message, image)
                 ok = True
-        except grpc.aio.AioRpcError as error:
+        except (OSError, TimeoutError) as error:
             log.warning("snapshot to %x failed: %s", message.to, _describe(error))
-            self._handler.peer_unreachable(message.to)
+            self.handler.peer_unreachable(message.to)
         finally:
-            self._handler.snapshot_sent(message.to, ok)
+            self.handler.snapshot_sent(message.to, ok)
             done()
 
     async def call(self, peer: int, method: str, payload: bytes, timeout_s: float) -> bytes:
@@ -308,7 +482,7 @@ class GrpcTransport:
             raise PeerCallError(f"no address known for member {peer:x}", refused=False)
         return await found.call(method, payload, timeout_s)
 
-    def handle(self, method: str, handler: Callable[[bytes], Awaitable[bytes]]) -> None:
+    def handle(self, method: str, handler: CallHandler) -> None:
         """Answer calls of other members. A RaftError the handler raises reaches the caller as 'refused'."""
         self._calls[method] = handler
 
@@ -316,133 +490,73 @@ class GrpcTransport:
         return {
             "dropped": sum(peer.dropped for peer in self._peers.values()),
             "connected": sum(peer.active_since is not None for peer in self._peers.values()),
-            "refused_streams": self.refused_streams,
-            "bad_frames": self.bad_frames,
+            "refused": self.refused,
         }
 
     # the receiving side
 
-    async def admit(self, context: grpc.aio.ServicerContext[Any, Any]) -> int:
-        """The id of the member that opened this stream; refuses it when it is not meant for us."""
-        metadata = {str(key): value for key, value in context.invocation_metadata() or ()}
+    def refusal(self, hello: Hello) -> str:
+        """Why a connection is not welcome; empty when it is."""
+        own = self.identity
+        if hello.cluster_id != own.cluster_id:
+            return f"cluster id mismatch: this is cluster {own.cluster_id:x}, not {hello.cluster_id:x}"
+        if hello.to != own.member_id:
+            return f"this is member {own.member_id:x}, not {hello.to:x}"
+        if hello.from_ in self._removed:
+            return f"member {hello.from_:x} was removed from the cluster"
+        if hello.purpose not in ("messages", "snapshot"):
+            return f"unknown purpose {hello.purpose!r}"
+        return ""
+
+    def serve_call(self, connection: FrameProtocol, payload: bytes) -> None:
         try:
-            cluster = int(str(metadata["kvorum-cluster"]), 16)
-            sender = int(str(metadata["kvorum-from"]), 16)
-            to = int(str(metadata["kvorum-to"]), 16)
-        except (KeyError, ValueError):
-            await self._refuse(context, "this is the peer port of a Kvorum member; clients use the client port")
-        if cluster != self._identity.cluster_id:
-            await self._refuse(
-                context, f"cluster id mismatch: this is cluster {self._identity.cluster_id:x}, not {cluster:x}"
-            )
-        if to != self._identity.member_id:
-            await self._refuse(context, f"this is member {self._identity.member_id:x}, not {to:x}")
-        if sender in self._removed:
-            await self._refuse(context, f"member {sender:x} was removed from the cluster")
-        return sender
+            number, method, argument = msgpack.unpackb(payload)
+        except (ValueError, msgpack.exceptions.UnpackException) as error:
+            raise CodecError(f"a damaged call: {error}") from None
+        handler = self._calls.get(method) if isinstance(method, str) else None
+        self.spawn(self._answer(connection, number, method, handler, argument))
 
-    async def _refuse(self, context: grpc.aio.ServicerContext[Any, Any], text: str) -> NoReturn:
-        self.refused_streams += 1
-        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
-
-    async def serve_messages(
-        self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncIterator[bytes]:
-        sender = await self.admit(context)
-        yield b""
-        own = self._identity.member_id
-        async for frame in requests:
+    async def _answer(
+        self, connection: FrameProtocol, number: int, method: str, handler: CallHandler | None, argument: bytes
+    ) -> None:
+        error: str | None = None
+        answer = b""
+        if handler is None:
+            error = f"unknown member call {method!r}"
+        else:
             try:
-                messages = decode_frame(frame)
-            except CodecError as error:
-                self.bad_frames += 1
-                log.warning("frame of %d bytes from member %x dropped: %s", len(frame), sender, error)
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-            self._handler.receive([m for m in messages if m.to == own and m.from_ == sender])
+                answer = await handler(argument)
+            except RaftError as refused:
+                error = str(refused)
+        connection.send(Kind.ANSWER, msgpack.packb((number, error, answer)))
 
-    async def serve_snapshot(
-        self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
-    ) -> bytes:
-        sender = await self.admit(context)
+    async def take_snapshot(
+        self, message: Message, chunks: asyncio.Queue[bytes | None], taken: Callable[[bool], None]
+    ) -> None:
+        """Write an image as it arrives; hand it over once it is complete and synced."""
         self._snapshot_number += 1
         path = self._inbox_dir / f"incoming-{self._snapshot_number}.snap"
-        message: Message | None = None
         file = await asyncio.to_thread(path.open, "wb")
         try:
-            async for chunk in requests:
-                if message is None:
-                    message = await self._snapshot_header(chunk, sender, context)
-                else:
-                    await asyncio.to_thread(file.write, chunk)
+            while (chunk := await chunks.get()) is not None:
+                await asyncio.to_thread(file.write, chunk)
+                taken(False)
             await asyncio.to_thread(_sync_and_close, file)
-            if message is None:
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "an empty snapshot stream")
-            await self._handler.receive_snapshot(message, path)
+            await self.handler.receive_snapshot(message, path)
         except BaseException:
             file.close()
             path.unlink(missing_ok=True)
             raise
-        return b""
-
-    async def _snapshot_header(
-        self, chunk: bytes, sender: int, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> Message:
-        try:
-            messages = decode_frame(chunk)
-        except CodecError as error:
-            self.bad_frames += 1
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        own = self._identity.member_id
-        if (
-            len(messages) != 1
-            or messages[0].type is not MessageType.SNAP
-            or messages[0].snapshot is None
-            or (messages[0].to, messages[0].from_) != (own, sender)
-        ):
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a snapshot stream begins with its message")
-        return messages[0]
-
-    async def serve_call(self, payload: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-        await self.admit(context)
-        method = str(dict(context.invocation_metadata() or ()).get("kvorum-method", ""))
-        handler = self._calls.get(method)
-        if handler is None:
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"unknown member call {method!r}")
-        try:
-            return await handler(payload)
-        except RaftError as error:
-            await context.abort(grpc.StatusCode.ABORTED, str(error))
-
-
-class _Services(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
-    """Routes the three methods; requests and responses are plain bytes."""
-
-    def __init__(self, transport: GrpcTransport) -> None:
-        self._handlers = {
-            f"/{_SERVICE}/Messages": grpc.stream_stream_rpc_method_handler(transport.serve_messages),
-            f"/{_SERVICE}/Snapshot": grpc.stream_unary_rpc_method_handler(transport.serve_snapshot),
-            f"/{_SERVICE}/Call": grpc.unary_unary_rpc_method_handler(transport.serve_call),
-        }
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
-        return self._handlers.get(handler_call_details.method)
-
-
-def _handshake(identity: Identity, to: int) -> tuple[tuple[str, str], ...]:
-    return (
-        ("kvorum-cluster", f"{identity.cluster_id:x}"),
-        ("kvorum-from", f"{identity.member_id:x}"),
-        ("kvorum-to", f"{to:x}"),
-    )
+        taken(True)
 
 
 def _describe(error: BaseException) -> str:
-    if isinstance(error, grpc.aio.AioRpcError):
-        return error.details() or error.code().name
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
     return str(error) or type(error).__name__
 
 
-def _sync_and_close(file: Any) -> None:
+def _sync_and_close(file: BinaryIO) -> None:
     file.flush()
     os.fsync(file.fileno())
     file.close()

@@ -14,7 +14,7 @@ import grpc
 
 from raft.core.types import NO_NODE
 from raft.driver import DriverConfig, RaftDriver, complete_install
-from raft.transport import GrpcTransport
+from raft.transport import TcpTransport
 from store.api.context import ApiContext, ApiOptions
 from store.api.server import register, server_options
 from store.application import MachineApplication
@@ -44,7 +44,7 @@ class _Parts:
     opened: Opened
     application: MachineApplication
     driver: RaftDriver
-    transport: GrpcTransport
+    transport: TcpTransport
     replica: RaftReplica
     lessor: Lessor
     server: grpc.aio.Server
@@ -72,7 +72,7 @@ async def _assembled(config: MemberConfig) -> AsyncIterator[_Parts]:
         loaded = await opened.log.load()
         work_dir = config.member_dir / "snap"
         await complete_install(application, loaded, work_dir)
-        transport = GrpcTransport(opened.identity, work_dir)
+        transport = TcpTransport(opened.identity, work_dir)
         driver = RaftDriver(
             _driver_config(config, opened.identity.member_id),
             opened.log,

@@ -11,7 +11,7 @@ from raft.core.types import NO_NODE
 from raft.driver import RaftDriver
 from raft.errors import LeaderChanged, NoLeader, OutcomeUnknown, Overloaded, RaftError, Refused, Stopped
 from raft.log import Identity
-from raft.transport import GrpcTransport, PeerCallError
+from raft.transport import PeerCallError, TcpTransport
 from store.application import MachineApplication
 from store.config import MemberConfig
 from store.errors import (
@@ -49,7 +49,7 @@ class RaftReplica:
         identity: Identity,
         config: MemberConfig,
         driver: RaftDriver,
-        transport: GrpcTransport,
+        transport: TcpTransport,
         application: MachineApplication,
     ) -> None:
         self._identity = identity

@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import signal
 import sys
 from contextlib import suppress
 
-import uvloop
 from aiohttp import web
 
 from apiserver_adapter.app import ApiServer
 from store.client import EtcdClient
 
+from . import loop
 from .backends import RemoteBackend
 
 log = logging.getLogger(__name__)
@@ -72,14 +71,12 @@ class Listener:
         await self._runner.cleanup()
 
 
-async def serve(endpoints: list[str], host: str, port: int) -> int:
-    """Serve until SIGTERM or SIGINT. Returns the exit code."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+async def serve(endpoints: list[str], host: str, port: int, stop: asyncio.Event) -> int:
+    """Serve until ``stop``. Returns the exit code."""
     client = EtcdClient(endpoints)
-    listener = Listener(ApiServer(RemoteBackend(client)))
+    server = ApiServer(RemoteBackend(client))
+    listener = Listener(server)
+    ready = asyncio.create_task(_say_when_ready(server))
     try:
         try:
             url = await listener.start(host, port)
@@ -95,19 +92,26 @@ async def serve(endpoints: list[str], host: str, port: int) -> int:
             return 1
         return 0
     finally:
+        ready.cancel()
         await listener.stop()
         await client.aclose()
 
 
+async def _say_when_ready(server: ApiServer) -> None:
+    """Ready is when every cache holds what a linearizable read of the store returned."""
+    await server.wait_ready()
+    loop.say_ready()
+
+
 def run(args: argparse.Namespace) -> int:
     """Run until told to stop. Exit codes: 0 stopped on request, 1 failed, 2 wrong usage."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    loop.configure_logging()
     endpoints = [url.strip() for url in args.etcd_servers.split(",") if url.strip()]
     if not endpoints:
         sys.stderr.write("kvorum apiserver: --etcd-servers names no endpoint\n")
         return 2
     try:
-        return uvloop.run(serve(endpoints, args.bind_address, args.port))
+        return loop.run(lambda stop: serve(endpoints, args.bind_address, args.port, stop))
     except ValueError as exc:
         sys.stderr.write(f"kvorum apiserver: {exc}\n")
         return 2

@@ -103,14 +103,17 @@ class Backend:
     async def commit(
         self, rows: Callable[[], Iterable[Row]], buckets: Iterable[tuple[BucketKey, bytes | None]]
     ) -> None:
-        """One transaction with these versions and bucket entries (None deletes). ``rows`` runs on the thread."""
+        """One transaction with these versions and bucket entries (None deletes). ``rows`` runs on the thread.
+
+        Writing the same again changes nothing: a caller that was cancelled does not know what became of it.
+        """
         puts = [(name, key, value) for (name, key), value in buckets if value is not None]
         deletes = [(name, key) for (name, key), value in buckets if value is None]
 
         def job(db: sqlite3.Connection) -> Sizes:
             db.execute("BEGIN IMMEDIATE")
             with db:
-                db.executemany("INSERT INTO kv VALUES (?, ?, ?)", rows())
+                db.executemany("INSERT OR REPLACE INTO kv VALUES (?, ?, ?)", rows())
                 db.executemany("INSERT OR REPLACE INTO bucket VALUES (?, ?, ?)", puts)
                 db.executemany("DELETE FROM bucket WHERE name = ? AND key = ?", deletes)
             return _sizes(db)

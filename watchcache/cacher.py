@@ -17,7 +17,7 @@ from .dispatch import Dispatcher
 from .errors import NotFound, NotReady, TooLargeResourceVersion
 from .events import Watcher, WatchEvent
 from .feed import Feed
-from .freshness import PROGRESS_INTERVAL_S, Freshness
+from .freshness import PROGRESS_INTERVAL_S, WAIT_LIMIT_S, Freshness
 from .keys import checked_key, list_key
 from .options import (
     EXACT,
@@ -38,6 +38,7 @@ from .watcher import CacheWatcher, history, initial_state, suggested_queue_size
 
 log = logging.getLogger(__name__)
 
+FRESHNESS_LIMIT_S = WAIT_LIMIT_S
 _BOOKMARK_TICK_S = 1.0
 Batches = Iterator[list[WatchEvent]]
 
@@ -212,7 +213,7 @@ class Cacher:
 
     async def _list_exact(self, options: ListOptions, wanted: int) -> ListResult:
         if self.ready and wanted > self._state.version and self._feed.progress_safe:
-            await self._fresh.wait(wanted)
+            await self._fresh.wait(wanted, self._freshness_limit_s)
         return await self.direct.list(options)
 
     async def _list_consistent(self, options: ListOptions, start: str) -> ListResult:
@@ -225,7 +226,7 @@ class Cacher:
             self._check_ready()
         current = await self.direct.current_version()
         try:
-            await self._fresh.wait(current)
+            await self._fresh.wait(current, self._freshness_limit_s)
         except TooLargeResourceVersion:
             self._fallbacks += 1
             return await self.direct.list(options)
@@ -288,7 +289,7 @@ class Cacher:
     @property
     def _freshness_limit_s(self) -> float:
         # Without safe progress notifications a quiet type may never reach the revision: no use waiting long.
-        return 3.0 if self._feed.progress_safe else 0.05
+        return FRESHNESS_LIMIT_S if self._feed.progress_safe else 0.05
 
     def _watch_after(self, options: WatchOptions, after: int | None) -> CacheWatcher:
         """Changes after a version, from the history and on; None means after what the cache has now."""
@@ -307,9 +308,12 @@ class Cacher:
     async def _watch_from_listing(self, options: WatchOptions) -> CacheWatcher:
         """The whole state as the store has it, then changes after it."""
         match = NOT_OLDER_THAN if options.resource_version else ""
-        listing = await self.direct.list(
-            ListOptions(options.namespace, options.predicate, options.resource_version, match)
-        )
+        wanted = ListOptions(options.namespace, options.predicate, options.resource_version, match)
+        try:
+            listing = await self.direct.list(wanted)
+        except TooLargeResourceVersion as exc:
+            exc.retry_after_s = 1
+            raise
         self._check_ready()
         ring, version = self._state.ring, listing.resource_version
         later = history(ring, ring.position_after(version), ring.end, options.predicate)

@@ -9,6 +9,7 @@ the last checkpoint, which is why the raft log may be cut only below what a chec
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
@@ -71,15 +72,30 @@ class Backend:
         self.sizes = Sizes(0, 0)
         self._writer: aiosqlite.Connection | None = None
         self._reader: aiosqlite.Connection | None = None
+        self._in_place = asyncio.Event()
+        self._in_place.set()
 
     async def open(self) -> None:
         self._writer = await aiosqlite.Connection(lambda: connect(self.path), 64)
         try:
             self._reader = await aiosqlite.Connection(lambda: connect(self.path, create=False), 64)
-            self.sizes = await self.write(_sizes)
+            self.sizes = await _run(self._writer, _sizes)
         except BaseException:
             await self.close()
             raise
+
+    async def replace(self, new: Path) -> None:
+        """Move the database at ``new`` into this one's place. Calls that come meanwhile wait.
+
+        After an error the backend stays closed: the member cannot go on.
+        """
+        self._in_place.clear()
+        try:
+            await self.close()
+            await asyncio.to_thread(_move, new, self.path)
+            await self.open()
+        finally:
+            self._in_place.set()
 
     async def close(self) -> None:
         """Close both connections; SQLite then folds the WAL into the file."""
@@ -92,10 +108,12 @@ class Backend:
 
     async def write(self, job: Callable[[sqlite3.Connection], T]) -> T:
         """Run ``job`` on the writing connection's thread."""
+        await self._in_place.wait()
         return await _run(self._writer, job)
 
     async def read(self, job: Callable[[sqlite3.Connection], T]) -> T:
         """Run ``job`` on the reading connection's thread."""
+        await self._in_place.wait()
         return await _run(self._reader, job)
 
     # -- writing ------------------------------------------------------------------------------------------
@@ -190,6 +208,17 @@ async def _run(db: aiosqlite.Connection | None, job: Callable[[sqlite3.Connectio
     # One hop for a whole batch: aiosqlite's public calls would take one per statement.
     result: T = await db._execute(lambda: job(db._conn))  # type: ignore[no-untyped-call]
     return result
+
+
+def _move(new: Path, old: Path) -> None:
+    for suffix in ("-wal", "-shm"):
+        old.with_name(old.name + suffix).unlink(missing_ok=True)
+    new.replace(old)
+    folder = os.open(old.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _sizes(db: sqlite3.Connection) -> Sizes:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from store.errors import LEASE_NOT_FOUND, TIMEOUT, EtcdError
+from store.errors import LEADER_CHANGED, LEASE_NOT_FOUND, NOT_PRIMARY_LESSOR, TIMEOUT, EtcdError
 from store.etcdpb import internal_pb2, rpc_pb2
 from store.leases import Lease
 from store.machine import Machine
@@ -116,8 +116,11 @@ class Lessor:
     async def renew(self, lease_id: int) -> int:
         """Restart the lease; its granted TTL in seconds, or 0 when there is no such lease (any more).
 
-        A lease past its end waits for its revoke, so that nobody sees it come back to life.
+        A lease past its end waits for its revoke, so that nobody sees it come back to life. Raises
+        NOT_PRIMARY_LESSOR on a member that does not lead, TIMEOUT when the revoke does not come.
         """
+        if not self._primary:
+            raise NOT_PRIMARY_LESSOR.again()
         lease = self._machine.state.leases.get(lease_id)
         if lease is None:
             return 0
@@ -130,12 +133,14 @@ class Lessor:
         return lease.ttl_s
 
     def time_to_live(self, lease_id: int, *, with_keys: bool) -> TimeToLive:
+        """What is left of a lease. Raises LEADER_CHANGED on a member that does not lead (any more)."""
+        if not self._primary:
+            raise LEADER_CHANGED.again()
         lease = self._machine.state.leases.get(lease_id)
         if lease is None or self._remaining(lease_id) <= 0:
             return TimeToLive(lease_id, -1)
         remaining = self._remaining(lease_id)
-        left = lease.ttl_s if remaining == FOREVER else int(remaining)
-        return TimeToLive(lease_id, left, lease.ttl_s, tuple(lease.keys) if with_keys else ())
+        return TimeToLive(lease_id, int(remaining), lease.ttl_s, tuple(lease.keys) if with_keys else ())
 
     def by_remaining_time(self) -> list[int]:
         """All lease ids, the one that ends first first. On a follower, which has no clocks: by id."""

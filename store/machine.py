@@ -8,7 +8,6 @@ written to the file in the background, whole entries only, the applied index in 
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -237,10 +236,10 @@ class Machine:
         Safe to cancel: writing the same again changes nothing.
         """
         async with self._flush_lock:
+            self._dirty.clear()
             index, term = self.state.applied_index, self.state.applied_term
             if index == self.flushed_index:
                 return
-            self._dirty.clear()
             versions, buckets = self._buffer.take()
             meta = {CONSISTENT_INDEX: index.to_bytes(8, "big"), TERM: term.to_bytes(8, "big")}
             try:
@@ -341,7 +340,7 @@ class Machine:
     async def hash_kv(self, revision: int) -> tuple[int, int, int]:
         """(hash, compact revision, revision hashed); 0 asks for the current revision."""
         check_revision(revision, self.revision, self.compact_revision)
-        revision = revision or self.revision
+        revision = revision if revision > 0 else self.revision
         await self.flush()
         compact = self.compact_revision
         crc = await self.backend.read(lambda db: hashkv.hash_kv(db, revision, compact))
@@ -372,9 +371,7 @@ class Machine:
         if state.applied_index <= self.applied_index:
             raise ValueError(f"snapshot at {state.applied_index} is not newer than {self.applied_index}")
         async with self._flush_lock:
-            await self.backend.close()
-            await asyncio.to_thread(_replace, path, self.path)
-            await self.backend.open()
+            await self.backend.replace(path)
             delivered = self.state.revision
             self._buffer = WriteBuffer()
             self.state = state
@@ -403,17 +400,6 @@ def _read_rows(db: sqlite3.Connection, first: int, last: int, limit_bytes: int) 
         rows.append(row)
         size += len(row[2])
     return rows, last
-
-
-def _replace(new: Path, old: Path) -> None:
-    for suffix in ("-wal", "-shm"):
-        old.with_name(old.name + suffix).unlink(missing_ok=True)
-    new.replace(old)
-    folder = os.open(old.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 __all__ = ["LEASE", "META", "Machine", "MachineOptions"]

@@ -49,9 +49,15 @@ def field_bytes(tag: bytes, body: bytes) -> bytes:
 
 def encode_pair(key: bytes, value: bytes, create: int, mod: int, version: int, lease: int) -> bytes:
     """A KeyValue as field 2 of an enclosing message: tag, length, message."""
-    body = kv_pb2.KeyValue(
-        key=key, create_revision=create, mod_revision=mod, version=version, value=value, lease=lease
-    ).SerializeToString()
+    return frame_pair(
+        kv_pb2.KeyValue(
+            key=key, create_revision=create, mod_revision=mod, version=version, value=value, lease=lease
+        ).SerializeToString()
+    )
+
+
+def frame_pair(body: bytes) -> bytes:
+    """An encoded KeyValue with tag and length in front."""
     size = len(body)
     if size < 0x80:
         return b"\x12%c%b" % (size, body)

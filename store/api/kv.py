@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import cast
+import asyncio
+from typing import Any, Final, cast
 
 from store.api import encode
 from store.api.context import ApiContext
+from store.api.rangestream import check_streamable, range_parts
 from store.etcdpb import internal_pb2, rpc_pb2
 from store.mvcc.txn import DeleteResult, PutResult, TxnResult
 from store.quota import put_cost, txn_cost
 from store.validate import check_delete_range, check_put, check_range, check_txn, is_read_only, is_serializable
 from store.wire import Encoded
+
+JOIN_ON_LOOP_PAIRS: Final = 5000
+"""Larger answers are joined in a thread: joining releases the interpreter lock, and 150 MB take 0.4 s."""
 
 
 class KVServicer:
@@ -22,7 +27,18 @@ class KVServicer:
         if not request.serializable:
             await self._api.replica.read_barrier()
         result = await self._api.machine.range(request)
-        return Encoded(encode.range_response(self._api.header_field(result.revision), result))
+        header = self._api.header_field(result.revision)
+        if len(result.pairs) < JOIN_ON_LOOP_PAIRS:
+            return Encoded(encode.range_response(header, result))
+        return Encoded(await asyncio.to_thread(encode.range_response, header, result))
+
+    async def RangeStream(self, request: rpc_pb2.RangeRequest, context: Any) -> None:
+        check_range(request)
+        check_streamable(request)
+        if not request.serializable:
+            await self._api.replica.read_barrier()
+        async for part in range_parts(self._api, request):
+            await context.write(Encoded(part))
 
     async def Put(self, request: rpc_pb2.PutRequest, _context: object) -> Encoded:
         check_put(request)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Final, cast
 
 from store.api.context import STORAGE_VERSION, VERSION, ApiContext
 from store.apply import AlarmResult
 from store.errors import NO_LEADER, unimplemented
 from store.etcdpb import internal_pb2, rpc_pb2
+
+_ALARM_NAMES: Final[dict[int, str]] = {number: name for name, number in rpc_pb2.AlarmType.items()}
 
 
 class MaintenanceServicer:
@@ -43,7 +45,7 @@ class MaintenanceServicer:
         errors = [] if self._api.replica.leader_id else [NO_LEADER.message]
         for member_id, kind in sorted(self._api.machine.state.alarms):
             # The text form of the message in etcd 3.5, trailing space included.
-            errors.append(f"memberID:{member_id} alarm:{rpc_pb2.AlarmType.Name(kind)} ")  # type: ignore[arg-type]
+            errors.append(f"memberID:{member_id} alarm:{_ALARM_NAMES.get(kind, kind)} ")
         return errors
 
     async def Defragment(self, request: rpc_pb2.DefragmentRequest, _context: object) -> rpc_pb2.DefragmentResponse:

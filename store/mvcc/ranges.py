@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from store.errors import COMPACTED, FUTURE_REVISION
 from store.etcdpb import rpc_pb2
 from store.mvcc.index import KeyIndex
 from store.mvcc.record import Version
+
+MAX_LIMIT: Final = 1 << 62
 
 _SORT_KEYS = {
     rpc_pb2.RangeRequest.KEY: lambda v: v.key,
@@ -75,7 +78,8 @@ def select(index: KeyIndex, request: rpc_pb2.RangeRequest, current: int, revisio
     if request.count_only:
         count = index.count_at(key, end, request.revision) if old else index.count(key, end)
         return Selection(request, revision, (), count)
-    fetch = limit + 1 if limit > 0 and not _needs_all(request) else 0
+    # One more than asked tells whether there is more; no store has as many keys as the cap.
+    fetch = min(limit, MAX_LIMIT) + 1 if limit > 0 and not _needs_all(request) else 0
     if old:
         entries = index.range_at(key, end, request.revision, fetch)
         count = len(entries) if not fetch or len(entries) < fetch else index.count_at(key, end, request.revision)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from store.etcdpb import kv_pb2
-from store.wire import KV_TAG, encode_pair, field_bytes, varint
+from store.wire import encode_pair, frame_pair, varint
 
 SUB_BITS: Final = 24
 MAX_SUB: Final = (1 << SUB_BITS) - 1
@@ -71,8 +71,7 @@ def tombstone(key: bytes, pos: int) -> Version:
 def stored_version(pos: int, body: bytes) -> Version:
     """The version read back from the state database (not a tombstone)."""
     pair = kv_pb2.KeyValue.FromString(body)
-    framed = field_bytes(KV_TAG, body)
-    return Version(pair.key, framed, pos, pair.create_revision, pair.version, pair.lease)
+    return Version(pair.key, frame_pair(body), pos, pair.create_revision, pair.version, pair.lease)
 
 
 class Event:

@@ -54,8 +54,8 @@ class Outlet(Protocol):
 
     @property
     def has_room(self) -> bool: ...
-    def offer(self, watcher: Watcher, revision: int, events: Sequence[Event]) -> bool:
-        """Queue one answer; False, and nothing queued, when the stream is full."""
+    def offer(self, watcher: Watcher, revision: int, events: Sequence[Event], size: int) -> bool:
+        """Queue one answer of ``size`` bytes; False, and nothing queued, when the stream is full."""
         ...
 
     def compacted(self, watcher: Watcher, compact_revision: int) -> None:
@@ -175,9 +175,13 @@ class WatchHub:
         for event in events:
             for watcher in self._interest.matching(event.key):
                 if revision >= watcher.next_revision and watcher.wants(event):
-                    matched.setdefault(watcher, []).append(event)
+                    if watcher in matched:
+                        matched[watcher].append(event)
+                    else:
+                        matched[watcher] = [event]
         for watcher, part in matched.items():
-            if not watcher.outlet.offer(watcher, revision, part):
+            # The size of the whole revision is an upper bound that need not be counted per watcher.
+            if not watcher.outlet.offer(watcher, revision, part, size):
                 self._fall_behind(watcher, revision)
 
     def _fall_behind(self, watcher: Watcher, revision: int) -> None:
@@ -246,8 +250,10 @@ class WatchHub:
         if start > batch.last:
             return
         events = [e for e in batch.events if e.version.mod >= start and watcher.covers(e.key) and watcher.wants(e)]
-        if events and not watcher.outlet.offer(watcher, source.revision, events):
-            return
+        if events:
+            size = sum(len(e.version.framed) for e in events)
+            if not watcher.outlet.offer(watcher, source.revision, events, size):
+                return
         watcher.next_revision = batch.last + 1
         if watcher.next_revision > source.revision:
             self._sync(watcher)

@@ -147,10 +147,9 @@ class WatchStream:
         """Room for history: only with half of the queue free, so that batches stay large."""
         return len(self._queue) < QUEUE_RESPONSES // 2 and self._queued_bytes < QUEUE_BYTES // 2
 
-    def offer(self, watcher: Watcher, revision: int, events: Sequence[Event]) -> bool:
+    def offer(self, watcher: Watcher, revision: int, events: Sequence[Event], size: int) -> bool:
         if len(self._queue) >= QUEUE_RESPONSES or self._queued_bytes >= QUEUE_BYTES:
             return False
-        size = sum([len(e.version.framed) for e in events])
         self._queued_bytes += size
         watcher.quiet = False
         self._put(

@@ -103,6 +103,30 @@ def _fault(name: str) -> AsyncCommand:
     return run
 
 
+def _bench_raft(args: argparse.Namespace, stop: asyncio.Event) -> Awaitable[int]:
+    from kvorum.bench import raft
+
+    return raft.main(args)
+
+
+def _no_bench(args: argparse.Namespace) -> int:
+    raise AssertionError("a benchmark is required, so the parser has refused this")
+
+
+def _add_benchmarks(benchmarks: Any) -> None:
+    raft = _add(
+        benchmarks,
+        "raft",
+        "proposals per second through drivers in one process, over real logs and no network",
+        "kvorum bench raft --nodes 1 3 --seconds 5",
+        _in_loop(_bench_raft),
+    )
+    raft.add_argument("--nodes", type=int, nargs="+", choices=(1, 3, 5, 7), default=[3, 1], help="cluster sizes")
+    raft.add_argument("--seconds", type=float, default=5.0, help="how long to measure each")
+    raft.add_argument("--in-flight", type=int, default=64, help="proposals under way at a time")
+    raft.add_argument("--value-bytes", type=int, default=256, help="size of a proposal")
+
+
 def _member(args: argparse.Namespace) -> int:
     from kvorum import member
 
@@ -166,6 +190,9 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
         fault = _add(commands, name, summary, f"kvorum {name} m1", _in_loop(_fault(function)))
         fault.add_argument("name", metavar="NAME", help="the member, as 'kvorum status' names it")
         _data_dir(fault)
+
+    bench = _add(commands, "bench", "measure the parts and the whole", "kvorum bench raft --nodes 3", _no_bench)
+    _add_benchmarks(bench.add_subparsers(metavar="BENCHMARK", required=True, parser_class=_Parser))
 
     member = _add(
         commands,

@@ -9,7 +9,7 @@ from .membership import Membership
 from .quorum import VoteResult
 from .roles import Cause, next_role
 from .trace import CampaignRefused, RefusedCampaign, RoleChanged, Voted, VoteIgnored
-from .types import NO_NODE, Entry, EntryType, Message, MessageType, Role
+from .types import NO_NODE, Entry, Message, MessageType, Role
 
 TRANSFER_CONTEXT: Final = b"transfer"
 """Marks the votes of a leadership transfer, which leases do not refuse."""
@@ -58,16 +58,11 @@ class Elections(Membership):
             return RefusedCampaign.ALREADY_LEADER
         if not self.promotable:
             return RefusedCampaign.NOT_PROMOTABLE
-        if self._has_unapplied_conf_change():
+        # A node that lags behind a committed change would count the votes of an old configuration. (A snapshot
+        # that waits to be applied makes it unpromotable, so that every entry is at hand here.)
+        if self.has_unapplied_conf_change(self.log.committed):
             return RefusedCampaign.UNAPPLIED_CONF_CHANGE
         return None
-
-    def _has_unapplied_conf_change(self) -> bool:
-        """A node that lags behind a committed change would count the votes of an old configuration."""
-        log = self.log
-        pages = log.scan(log.applied + 1, log.committed + 1, log.max_applying_size)
-        # A snapshot that waits to be applied makes the node unpromotable, so every entry is at hand here.
-        return any(entry.type != EntryType.NORMAL for page in pages for entry in page)
 
     def _request_votes(self, kind: MessageType, term: int, context: bytes = b"") -> None:
         last, last_term = self.log.last_index, self.log.last_term

@@ -15,6 +15,7 @@ from .types import (
     ConfChangeV2,
     ConfState,
     Entry,
+    EntryType,
     Message,
     MessageType,
     Role,
@@ -78,6 +79,12 @@ class Membership(Proposals):
             if node != self.id:
                 self.maybe_send_append(node, progress, send_if_empty=False)
 
+    def has_unapplied_conf_change(self, index: int) -> bool:
+        """Whether an entry up to ``index`` that is not applied yet changes the configuration."""
+        log = self.log
+        pages = log.scan(log.applied + 1, index + 1, log.max_applying_size)
+        return any(entry.type != EntryType.NORMAL for page in pages for entry in page)
+
     # --- applied
 
     def applied_entries(self, entries: tuple[Entry, ...]) -> None:
@@ -116,6 +123,10 @@ class Membership(Proposals):
             return False  # not meant for a member of this configuration
         if self.log.matches(snapshot.term, snapshot.index):
             self.commit_to(snapshot.index)  # nothing is missing, only the news that it is committed
+            return False
+        if self.has_unapplied_conf_change(self.log.applying):
+            # The state machine is at work on a change, and would bring it into force on top of the snapshot's
+            # configuration. It will be done soon, and the leader will send another snapshot if need be.
             return False
         self.log.restore(snapshot)
         self.trace(CommitAdvanced(self.id, snapshot.index))

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from raft.core import (
+    ConfChange,
+    ConfChangeType,
     ConfState,
+    Entry,
     HardState,
     InvariantViolation,
     MemoryStorage,
@@ -14,6 +17,8 @@ from raft.core import (
     Role,
     Snapshot,
     SnapshotTemporarilyUnavailable,
+    decode_conf_change,
+    encode_conf_change,
 )
 from raft.core.raft import Raft
 from raft.core.roles import Cause
@@ -230,3 +235,20 @@ def test_m44_nothing_is_handed_out_while_a_snapshot_waits() -> None:
     apply(raft)
     assert (memory_of(raft).first_index(), memory_of(raft).last_index()) == (12, 11)
     assert raft.log.applied == 11
+
+
+def test_m44_a_snapshot_waits_for_a_conf_change_that_is_being_applied() -> None:
+    """The change would otherwise be brought into force on top of the snapshot's configuration."""
+    raft = new_raft(1, (1, 2))
+    kind, data = encode_conf_change(ConfChange(ConfChangeType.ADD_VOTER, 3))
+    raft.step(Message(M.APP, 1, 2, 1, 0, 0, (Entry(1, 1, kind, data),), 1))
+    (entry,) = raft.log.next_committed(allow_unstable=True)
+    raft.log.accept_applying(1, 0, allow_unstable=True)
+    drain(raft)
+    raft.step(Message(M.SNAP, 1, 2, 1, snapshot=Snapshot(11, 1, ConfState((1, 2)))))
+    (answer,) = drain(raft)
+    assert (answer.index, raft.log.unstable.snapshot) == (1, None)
+    assert raft.apply_conf_change(decode_conf_change(entry)) == ConfState((1, 2, 3))
+    raft.applied_entries((entry,))
+    raft.step(Message(M.SNAP, 1, 2, 1, snapshot=Snapshot(11, 1, ConfState((1, 2)))))
+    assert raft.tracker.config.conf_state() == ConfState((1, 2))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aiohttp import web
 
@@ -15,10 +15,14 @@ from .store import ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """The object stores by kind."""
+    """The object stores by kind.
+
+    ``deleted_namespaces`` are names whose deletion went through here: the cache may not show it yet.
+    """
 
     registry: Registry
     by_kind: Mapping[str, ObjectStore]
+    deleted_namespaces: set[str] = field(default_factory=set)
 
     def of(self, kind: Kind) -> ObjectStore:
         return self.by_kind[kind.group_resource]

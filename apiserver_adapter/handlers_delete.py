@@ -94,8 +94,9 @@ async def delete(context: Context) -> web.Response:
 
 async def delete_object(context: Context, options: DeleteOptions) -> web.Response:
     """Delete now, or mark as being deleted where finalizers or a grace period say so."""
-    deletion = _Deletion(context, options)
-    outcome, gone = await deletion.run()
+    if context.kind.kind == "Namespace":
+        context.stores.deleted_namespaces.add(context.name)
+    outcome, gone = await _Deletion(context, options).run()
     if not gone or context.kind.returns_deleted:
         return object_response(context, outcome)
     return json_response(context.request, _success(context, outcome))

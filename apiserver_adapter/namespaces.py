@@ -37,16 +37,26 @@ async def check_open_for_create(context: Context) -> None:
     if not context.kind.namespaced:
         return
     kind, name = _namespace_kind(context.stores), context.namespace
-    store = context.stores.of(kind)
     try:
-        # The cache may be behind by a moment: what it does not show, or shows dying, is looked up.
-        item = (store.cacher.hint(name) if store.cacher else None) or await store.get(name)
-        if b'"deletionTimestamp"' in item.raw:
-            item = await store.get(name)
+        item = await _namespace(context.stores, context.stores.of(kind), name)
     except NotFound as exc:
         raise not_found(kind, name) from exc
     if item.decode()["metadata"].get("deletionTimestamp"):
         raise _terminating(context)
+
+
+async def _namespace(stores: Stores, store: ObjectStore, name: str) -> StoredObject:
+    """The namespace, from the cache unless that may be behind on a deletion. Raises NotFound."""
+    cached = store.cacher.hint(name) if store.cacher else None
+    if cached is None:
+        stores.deleted_namespaces.discard(name)
+        return await store.get(name)
+    if name not in stores.deleted_namespaces:
+        return cached
+    live = await store.get(name)
+    if live.resource_version == cached.resource_version or "deletionTimestamp" not in live.decode()["metadata"]:
+        stores.deleted_namespaces.discard(name)
+    return live
 
 
 def _terminating(context: Context) -> ApiError:

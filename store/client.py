@@ -24,7 +24,7 @@ _CHANNEL_OPTIONS: Sequence[tuple[str, Any]] = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 2000),  # despite its name: how long one attempt to connect may take
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -35,6 +35,7 @@ _CHANNEL_OPTIONS: Sequence[tuple[str, Any]] = (
 
 # Texts of a member that cannot answer now although another one may.
 _MEMBER_TROUBLE = ("etcdserver: no leader", "etcdserver: leader changed", "etcdserver: server stopped")
+_REDIAL_PAUSE_S = 0.05
 _REQUIRE_LEADER = (("hasleader", "true"),)
 
 
@@ -95,14 +96,14 @@ class _Endpoint:
         """True once the channel is up, False when it is not within ``timeout_s`` or failed at once."""
         deadline = time.monotonic() + timeout_s
         state = self.channel.get_state(try_to_connect=True)
-        failed_once = state is grpc.ChannelConnectivity.TRANSIENT_FAILURE
+        failed_before = state is grpc.ChannelConnectivity.TRANSIENT_FAILURE
         while state is not grpc.ChannelConnectivity.READY:
             remaining = deadline - time.monotonic()
             if remaining <= 0 or state is grpc.ChannelConnectivity.SHUTDOWN:
                 return False
-            if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE and not failed_once:
+            if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE and not failed_before:
                 return False
-            failed_once = False
+            failed_before = False
             try:
                 await asyncio.wait_for(self.channel.wait_for_state_change(state), remaining)
             except TimeoutError:
@@ -179,12 +180,14 @@ class EtcdClient:
 
     async def _connected(self, timeout_s: float) -> _Endpoint:
         """An endpoint whose connection is up, so that what is sent next is sent exactly once."""
-        deadline = time.monotonic() + timeout_s
-        for endpoint in self._order():
-            remaining = deadline - time.monotonic()
-            if await endpoint.connect(max(0.0, min(self._dial_timeout_s, remaining))):
+        deadline = time.monotonic() + min(timeout_s, self._dial_timeout_s * len(self._endpoints))
+        while (remaining := deadline - time.monotonic()) > 0:
+            endpoint = self._order()[0]
+            if await endpoint.connect(min(self._dial_timeout_s, remaining)):
                 return endpoint
             self._mark_failed(endpoint)
+            if endpoint is self._endpoints[-1]:
+                await asyncio.sleep(_REDIAL_PAUSE_S)
         urls = ", ".join(self.endpoints)
         raise ClientError(
             grpc.StatusCode.UNAVAILABLE, f"rpc error: code = Unavailable desc = no endpoint reachable: {urls}"

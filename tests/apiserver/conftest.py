@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -23,6 +24,7 @@ from typing import Any
 import aiohttp
 import grpc
 import pytest
+from multidict import CIMultiDictProxy
 
 from apiserver_adapter.app import ApiServer
 from kvorum.apiserver import Listener
@@ -142,7 +144,7 @@ class Answer:
 
     status: int
     body: Any
-    headers: dict[str, str]
+    headers: CIMultiDictProxy[str]
 
     @property
     def text(self) -> str:
@@ -186,13 +188,13 @@ class Api:
         headers = dict(kwargs.pop("headers", {}))
         data: Any = body
         if body is not None and not isinstance(body, bytes):
-            data = json.dumps(body).encode()
+            data = io.BytesIO(json.dumps(body).encode())
             headers.setdefault("Content-Type", "application/json")
         async with self.session.request(method, self.url + path, data=data, headers=headers, **kwargs) as response:
             raw = await response.read()
             is_json = response.content_type == "application/json"
             parsed = json.loads(raw) if is_json and raw else raw.decode()
-            return Answer(response.status, parsed, dict(response.headers))
+            return Answer(response.status, parsed, response.headers)
 
     async def get(self, path: str, **kwargs: Any) -> Answer:
         return await self.request("GET", path, **kwargs)

@@ -694,6 +694,7 @@ async def test_case_66_a_watch_from_zero_begins_with_the_state(world: World) -> 
 async def test_case_67_a_watch_from_a_compacted_version(world: World) -> None:
     created = await world.create("ns", "foo")
     updated = await world.write("ns", "foo", node="n")
+    await world.caught_up(updated.resource_version)
     await world.backend.compact(updated.resource_version)
     if world.cached:
         # The history of the cache still reaches back: compaction does not touch it (contract §2.3).

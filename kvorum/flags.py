@@ -94,6 +94,7 @@ FLAGS: Final[Sequence[Flag]] = (
     Flag("initial-cluster", _text, "", "NAME=PEER-URL of every initial member, comma separated"),
     Flag("initial-cluster-state", _text, "new", "new, or existing for a member added to a running cluster"),
     Flag("initial-cluster-token", _text, "etcd-cluster", "tells clusters with equal URLs apart"),
+    Flag("force-new-cluster", _boolean, False, "go on alone with this member's data: recovery from a lost quorum"),
     Flag("heartbeat-interval", _whole, 100, "milliseconds between a leader's heartbeats"),
     Flag("election-timeout", _whole, 1000, "milliseconds without a leader before an election; >= 5 heartbeats"),
     Flag("initial-election-tick-advance", _boolean, True, "do not wait a whole election timeout after a start"),

@@ -77,6 +77,7 @@ def make_config(parsed: Parsed) -> MemberConfig:
         advertise_peer_urls=peers,
         initial_cluster=initial,
         joining=parsed["initial-cluster-state"] == "existing",
+        force_new_cluster=parsed["force-new-cluster"],
         token=parsed["initial-cluster-token"],
         heartbeat_ms=parsed["heartbeat-interval"],
         election_ms=parsed["election-timeout"],

@@ -258,6 +258,9 @@ class RaftDriver:
     def on_leader_change(self, callback: Callable[[int, bool], None]) -> None:
         self._leader_callbacks.append(callback)
 
+    def forget_leader_callback(self, callback: Callable[[int, bool], None]) -> None:
+        self._leader_callbacks.remove(callback)
+
     async def propose(self, payload: bytes) -> Any:
         """Replicate ``payload`` and return what applying it here returned.
 
@@ -492,7 +495,7 @@ class RaftDriver:
                 self._reads.leader_changed()
             self._last_known_lead = lead
             self._reads.resend()
-        for callback in self._leader_callbacks:
+        for callback in list(self._leader_callbacks):
             callback(lead, leading)
 
     # time

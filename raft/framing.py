@@ -36,10 +36,12 @@ class Kind(IntEnum):
     ANSWER = 7
     PING = 8
     PONG = 9
+    REMOVED = 10
 
 
 class Hello(NamedTuple):
-    """Who opens a connection to whom, and for what: "messages" or "snapshot"."""
+    """Who opens a connection to whom, and for what: "messages", "snapshot", or "describe", which asks what
+    cluster this is and may come from anyone (the ids are then 0)."""
 
     cluster_id: int
     from_: int

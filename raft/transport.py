@@ -59,6 +59,10 @@ class PeerCallError(RaftError):
         self.refused = refused
 
 
+class RemovedError(ConnectionRefusedError):
+    """A peer says that this member was removed from the cluster."""
+
+
 class Transport(Protocol):
     """How the driver reaches its peers."""
 
@@ -92,18 +96,19 @@ class _Outgoing(FrameProtocol):
         if kind == Kind.WELCOME:
             self.greeted = True
             _resolve(self.welcome, None)
-        elif kind == Kind.REFUSED:
+        elif kind in (Kind.REFUSED, Kind.REMOVED):
             self.gone_reason = payload.decode(errors="replace")
-            _fail(self.welcome, ConnectionRefusedError(self.gone_reason))
+            error = RemovedError if kind == Kind.REMOVED else ConnectionRefusedError
+            _fail(self.welcome, error(self.gone_reason))
         elif kind == Kind.ANSWER:
-            number, error, answer = msgpack.unpackb(payload)
+            number, refusal, answer = msgpack.unpackb(payload)
             future = self.answers.pop(number, None)
             if future is None:
                 return  # its caller gave up
-            if error is None:
+            if refusal is None:
                 _resolve(future, answer)
             else:
-                _fail(future, PeerCallError(error, refused=True))
+                _fail(future, PeerCallError(refusal, refused=True))
         elif kind == Kind.END:
             _resolve(self.finished, None)
 
@@ -163,6 +168,8 @@ class _Peer:
                 connection = await self.dial("messages")
             except (OSError, TimeoutError) as error:
                 trouble = _describe(error)
+                if isinstance(error, RemovedError):
+                    self._owner.on_removed()
             else:
                 self._connection, self.active_since = connection, loop.time()
                 backoff, last_trouble = RECONNECT_MIN_S, ""
@@ -183,21 +190,9 @@ class _Peer:
 
     async def dial(self, purpose: str) -> _Outgoing:
         """A connection that has been welcomed. Raises OSError or TimeoutError."""
-        host, _, port = self.target.rpartition(":")
         identity = self._owner.identity
         hello = Hello(identity.cluster_id, identity.member_id, self.id, purpose)
-        connection: _Outgoing | None = None
-        try:
-            async with asyncio.timeout(GREETING_TIMEOUT_S):
-                _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: _Outgoing(hello), host.strip("[]"), int(port), ssl=self._owner.client_ssl
-                )
-                await connection.welcome
-        except BaseException:
-            if connection is not None:
-                connection.abort()
-            raise
-        return connection
+        return await _dial(self.target, hello, self._owner.client_ssl, GREETING_TIMEOUT_S)
 
     async def call(self, method: str, payload: bytes, timeout_s: float) -> bytes:
         connection = self._connection
@@ -235,6 +230,37 @@ class _Peer:
                 await connection.finished
         finally:
             connection.abort()
+
+
+async def _dial(target: str, hello: Hello, client_ssl: ssl.SSLContext | None, timeout_s: float) -> _Outgoing:
+    host, _, port = target.rpartition(":")
+    connection: _Outgoing | None = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: _Outgoing(hello), host.strip("[]"), int(port), ssl=client_ssl
+            )
+            await connection.welcome
+    except BaseException:
+        if connection is not None:
+            connection.abort()
+        raise
+    return connection
+
+
+async def describe(target: str, timeout_s: float, client_ssl: ssl.SSLContext | None = None) -> bytes:
+    """What the member at ``target`` says of its cluster. Raises OSError or TimeoutError."""
+    connection = await _dial(target, Hello(0, 0, 0, "describe"), client_ssl, timeout_s)
+    try:
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        connection.answers[0] = future
+        connection.send(Kind.CALL, msgpack.packb((0, "describe", b"")))
+        async with asyncio.timeout(timeout_s):
+            return await future
+    except PeerCallError as error:
+        raise ConnectionRefusedError(str(error)) from None
+    finally:
+        connection.abort()
 
 
 async def _keep_alive(connection: _Outgoing) -> None:
@@ -306,6 +332,10 @@ class _Incoming(FrameProtocol):
             self.send(Kind.PONG)
         elif self._purpose == "snapshot":
             self._snapshot_frame(kind, payload)
+        elif self._purpose == "describe":
+            if kind != Kind.CALL:
+                raise CodecError(f"a frame of kind {kind}")
+            self.send(Kind.ANSWER, msgpack.packb((0, None, self._owner.describe())))
         elif kind == Kind.MESSAGES:
             own = self._owner.identity.member_id
             messages = decode_frame(payload)
@@ -319,6 +349,8 @@ class _Incoming(FrameProtocol):
         if kind != Kind.HELLO:
             raise CodecError("not a Kvorum member")
         hello = Hello.decode(payload)
+        if self._owner.was_removed(hello):
+            self.send(Kind.REMOVED, f"member {hello.from_:x} was removed from the cluster".encode())
         refusal = self._owner.refusal(hello)
         if refusal:
             self.reject(refusal)
@@ -366,6 +398,10 @@ class TcpTransport:
         self.client_ssl: ssl.SSLContext | None = None
         self.incoming: set[_Incoming] = set()
         self.connection_made = asyncio.Event()
+        self.describe: Callable[[], bytes] = bytes
+        """What anyone may be told of this cluster."""
+        self.on_removed: Callable[[], None] = _nothing
+        """Called when a peer says that this member was removed."""
         self.refused = 0
         self._bound_handler: PeerHandler | None = None
         self._inbox_dir = inbox_dir
@@ -498,6 +534,8 @@ class TcpTransport:
     def refusal(self, hello: Hello) -> str:
         """Why a connection is not welcome; empty when it is."""
         own = self.identity
+        if hello.purpose == "describe":
+            return ""
         if hello.cluster_id != own.cluster_id:
             return f"cluster id mismatch: this is cluster {own.cluster_id:x}, not {hello.cluster_id:x}"
         if hello.to != own.member_id:
@@ -507,6 +545,9 @@ class TcpTransport:
         if hello.purpose not in ("messages", "snapshot"):
             return f"unknown purpose {hello.purpose!r}"
         return ""
+
+    def was_removed(self, hello: Hello) -> bool:
+        return hello.cluster_id == self.identity.cluster_id and hello.from_ in self._removed
 
     def serve_call(self, connection: FrameProtocol, payload: bytes) -> None:
         try:
@@ -548,6 +589,10 @@ class TcpTransport:
             path.unlink(missing_ok=True)
             raise
         taken(True)
+
+
+def _nothing() -> None:
+    return
 
 
 def _describe(error: BaseException) -> str:

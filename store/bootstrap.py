@@ -6,24 +6,43 @@ raft.db is made last and moved into place, so a directory without it has never a
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
+import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from raft.core.types import ConfState, Snapshot
-from raft.log import Identity
+import msgpack
+
+from raft.core.confchange import encode as encode_conf_change
+from raft.core.types import ConfState, Entry, Snapshot
+from raft.log import Identity, LogWrite
 from raft.sqlite_log import SqliteLog
+from raft.transport import describe
+from raft.waiters import ID_BYTES
 from store.application import CONF_STATE_KEY, MachineApplication
-from store.cluster import MEMBERS, cluster_id, encode_conf_state, encode_member, member_id, member_key
-from store.config import ConfigError, MemberConfig
+from store.cluster import (
+    MEMBERS,
+    ChangeKind,
+    MemberChange,
+    cluster_id,
+    decode_member,
+    encode_conf_state,
+    encode_member,
+    member_id,
+    member_key,
+)
+from store.config import ConfigError, MemberConfig, dial_address
 from store.machine import META, Machine
 from store.replica import MemberInfo
 
+DESCRIBE_TIMEOUT_S: Final = 1.0
+PEERS_FILE: Final = "peers.json"
 FIRST_INDEX: Final = 1
 FIRST_TERM: Final = 1
 
@@ -45,6 +64,8 @@ class Opened:
     machine: Machine
     log: SqliteLog
     is_new: bool
+    peers: Sequence[MemberInfo] = ()
+    """The members that a joining one was told of: who to talk to until its own state knows better."""
 
 
 @contextmanager
@@ -74,11 +95,18 @@ async def open_member(config: MemberConfig) -> Opened:
     snap.mkdir(exist_ok=True)
     raft_db, state_db = directory / "raft.db", directory / "state.db"
     if raft_db.exists():
-        return await _reopen(config, raft_db, state_db)
-    if config.joining:
-        raise ConfigError("--initial-cluster-state existing: joining a running cluster is not built yet")
+        opened = await _reopen(config, raft_db, state_db)
+        opened.peers = _load_peers(directory)
+        if config.force_new_cluster:
+            await stand_alone(opened, config.max_learners)
+        return opened
+    if config.force_new_cluster:
+        raise DataDirError(f"--force-new-cluster: {directory} holds no member to start from")
     _remove(state_db)
-    return await _create(config, raft_db, state_db)
+    known = await ask_peers(config)
+    if config.joining:
+        return await _join(config, known, raft_db, state_db)
+    return await _create(config, known, raft_db, state_db)
 
 
 async def _reopen(config: MemberConfig, raft_db: Path, state_db: Path) -> Opened:
@@ -124,7 +152,7 @@ def _check_owner(config: MemberConfig, identity: Identity, application: MachineA
             )
 
 
-async def _create(config: MemberConfig, raft_db: Path, state_db: Path) -> Opened:
+async def _create(config: MemberConfig, known: Sequence[Description], raft_db: Path, state_db: Path) -> Opened:
     """A member of a new cluster. Every initial member computes the same ids, members and first position."""
     members = [
         MemberInfo(member_id(urls, config.token), name, tuple(sorted(urls)), ())
@@ -135,6 +163,7 @@ async def _create(config: MemberConfig, raft_db: Path, state_db: Path) -> Opened
         raise ConfigError("--initial-cluster: two members have the same peer URLs")
     own = next(member.id for member in members if member.name == config.name)
     identity = Identity(cluster_id(ids), own)
+    _refuse_second_bootstrap(config, identity, known)
     machine = await Machine.open(state_db)
     try:
         conf_state = ConfState(voters=tuple(sorted(ids)))
@@ -150,6 +179,130 @@ async def _create(config: MemberConfig, raft_db: Path, state_db: Path) -> Opened
         await machine.close()
         raise
     return Opened(identity, machine, log, is_new=True)
+
+
+def _refuse_second_bootstrap(config: MemberConfig, identity: Identity, known: Sequence[Description]) -> None:
+    """A member that lost its data must not come back as itself: it may have voted, and acknowledged (M39)."""
+    for description in known:
+        if description.cluster_id != identity.cluster_id:
+            continue
+        if identity.member_id in description.removed:
+            raise DataDirError(
+                f"member {config.name!r} ({identity.member_id:x}) was removed from cluster "
+                f"{identity.cluster_id:x}; add it again, then start it with --initial-cluster-state existing"
+            )
+        for member in description.members:
+            if member.id == identity.member_id and member.client_urls:
+                raise DataDirError(
+                    f"member {config.name!r} ({identity.member_id:x}) has run before, but {config.data_dir} is "
+                    "empty: remove it from the cluster, add it again, and start it with "
+                    "--initial-cluster-state existing"
+                )
+
+
+async def _join(config: MemberConfig, known: Sequence[Description], raft_db: Path, state_db: Path) -> Opened:
+    """A member that was added to a running cluster: it takes its id from there, and the data with a snapshot."""
+    if not known:
+        raise DataDirError(
+            "--initial-cluster-state existing: no other member of --initial-cluster answers; "
+            "check their peer URLs and that the cluster runs"
+        )
+    description = known[0]
+    own = next((m for m in description.members if set(m.peer_urls) == set(config.advertise_peer_urls)), None)
+    if own is None:
+        raise DataDirError(
+            f"cluster {description.cluster_id:x} has no member with peer URLs "
+            f"{','.join(config.advertise_peer_urls)}: add it first ('etcdctl member add')"
+        )
+    if own.client_urls:
+        raise DataDirError(
+            f"member {own.name!r} ({own.id:x}) with these peer URLs has run before: remove it and add it again"
+        )
+    if len(description.members) != len(config.initial_cluster):
+        raise ConfigError(
+            f"--initial-cluster has {len(config.initial_cluster)} members, the running cluster "
+            f"{len(description.members)}"
+        )
+    identity = Identity(description.cluster_id, own.id)
+    _save_peers(raft_db.parent, description.members)
+    machine = await Machine.open(state_db)
+    try:
+        log = await _create_log(raft_db, identity, Snapshot())
+    except BaseException:
+        await machine.close()
+        raise
+    return Opened(identity, machine, log, is_new=True, peers=description.members)
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a running member says of its cluster to whoever asks on the peer port."""
+
+    cluster_id: int
+    members: Sequence[MemberInfo]
+    removed: Sequence[int]
+
+    def encode(self) -> bytes:
+        return bytes(
+            msgpack.packb((self.cluster_id, [encode_member(member) for member in self.members], self.removed))
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> Description:
+        number, members, removed = msgpack.unpackb(data)
+        return cls(number, [decode_member(member) for member in members], removed)
+
+
+async def ask_peers(config: MemberConfig) -> list[Description]:
+    """What the other members of --initial-cluster say, as far as they run."""
+    targets = [
+        dial_address(url) for name, urls in config.initial_cluster.items() if name != config.name for url in urls
+    ]
+
+    async def ask(target: str) -> Description | None:
+        try:
+            return Description.decode(await describe(target, DESCRIBE_TIMEOUT_S))
+        except (OSError, TimeoutError, ValueError, TypeError):
+            return None  # not running, or not a member of ours: it says nothing
+
+    answers = await asyncio.gather(*(ask(target) for target in targets))
+    return [answer for answer in answers if answer is not None and answer.members]
+
+
+def _save_peers(directory: Path, members: Sequence[MemberInfo]) -> None:
+    documents = [json.loads(encode_member(member)) for member in members]
+    (directory / PEERS_FILE).write_text(json.dumps(documents))
+
+
+def _load_peers(directory: Path) -> list[MemberInfo]:
+    path = directory / PEERS_FILE
+    if not path.exists():
+        return []
+    return [decode_member(json.dumps(document).encode()) for document in json.loads(path.read_text())]
+
+
+async def stand_alone(opened: Opened, max_learners: int) -> None:
+    """--force-new-cluster: the only member of a cluster from now on (contract §26).
+
+    What is committed stays; what may not be is dropped. The other members leave through entries that count as
+    committed, so the change is in the log like any other.
+    """
+    loaded = await opened.log.load()
+    commit = max(loaded.hard_state.commit, opened.machine.applied_index)
+    term = max(loaded.hard_state.term, opened.machine.applied_term)
+    own = opened.identity.member_id
+    members = MachineApplication(opened.machine, max_learners).membership.members()
+    changes = [
+        MemberChange(ChangeKind.PROMOTE, own) for member in members if member.id == own and member.is_learner
+    ]
+    changes += [MemberChange(ChangeKind.REMOVE, member.id) for member in members if member.id != own]
+    entries = []
+    for index, change in enumerate(changes, commit + 1):
+        conf_change = change.conf_change()
+        kind, data = encode_conf_change(conf_change._replace(context=bytes(ID_BYTES) + conf_change.context))
+        entries.append(Entry(term, index, kind, data))
+    hard_state = loaded.hard_state._replace(term=term, commit=commit + len(entries))
+    await opened.log.write([LogWrite(entries, hard_state)])
 
 
 async def _create_log(path: Path, identity: Identity, start: Snapshot) -> SqliteLog:

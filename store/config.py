@@ -27,6 +27,7 @@ class MemberConfig:
     advertise_peer_urls: Sequence[str]  # initial-advertise-peer-urls
     initial_cluster: Mapping[str, Sequence[str]]
     joining: bool = False  # initial-cluster-state existing
+    force_new_cluster: bool = False
     token: str = "etcd-cluster"  # initial-cluster-token
     heartbeat_ms: int = 100
     election_ms: int = 1000

@@ -18,12 +18,13 @@ from raft.transport import TcpTransport
 from store.api.context import ApiContext, ApiOptions
 from store.api.server import register, server_options
 from store.application import MachineApplication
-from store.bootstrap import DataDirError, Opened, locked, open_member
+from store.bootstrap import DataDirError, Description, Opened, locked, open_member
 from store.config import MemberConfig, check, dial_address, listen_address
 from store.errors import EtcdError
 from store.etcdpb import internal_pb2
 from store.lessor import Lessor
 from store.raft_replica import RaftReplica
+from store.reconfiguration import Reconfiguration
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +89,8 @@ async def _assembled(config: MemberConfig) -> AsyncIterator[_Parts]:
             config.max_request_bytes, config.max_txn_ops, config.quota_bytes, config.progress_notify_s
         )
         server = grpc.aio.server(options=server_options(options))
-        register(server, ApiContext(replica, opened.machine, lessor, options))
+        reconfiguration = Reconfiguration(replica, driver, transport, application, config.token)
+        register(server, ApiContext(replica, opened.machine, lessor, options, reconfiguration))
         replica.on_leader_change(lessor.leader_changed)
         await transport.start([listen_address(url) for url in config.listen_peer_urls], driver)
         stack.push_async_callback(transport.stop)
@@ -109,8 +111,11 @@ def _driver_config(config: MemberConfig, number: int) -> DriverConfig:
 async def _run_parts(parts: _Parts, stop: asyncio.Event, serving: Callable[[], None]) -> None:
     for url in parts.config.listen_client_urls:
         _bind(parts.server, listen_address(url))
-    parts.application.on_membership = lambda: _follow_members(parts)
-    _follow_members(parts)
+    removed = asyncio.Event()
+    parts.application.on_membership = lambda: _follow_members(parts, removed)
+    parts.transport.on_removed = removed.set
+    parts.transport.describe = lambda: _describe(parts)
+    _follow_members(parts, removed)
     try:
         async with asyncio.TaskGroup() as tasks:
             running = [
@@ -124,7 +129,7 @@ async def _run_parts(parts: _Parts, stop: asyncio.Event, serving: Callable[[], N
                 running.append(tasks.create_task(_fast_start(parts), name="fast-start"))
             await parts.server.start()
             serving()
-            await stop.wait()
+            await _stop_or_removed(parts, stop, removed)
             await _hand_over(parts)
             await parts.server.stop(CLIENT_GRACE_S)
             for task in running:
@@ -142,13 +147,39 @@ def _bind(server: grpc.aio.Server, address: str) -> None:
         raise ListenError(f"--listen-client-urls: {address} cannot be used, most likely it is in use")
 
 
-def _follow_members(parts: _Parts) -> None:
+def _follow_members(parts: _Parts, removed: asyncio.Event) -> None:
     """Talk to the members that there are now."""
     membership = parts.application.membership
-    parts.transport.set_removed(membership.removed())
+    gone = membership.removed()
+    parts.transport.set_removed(gone)
+    if parts.opened.identity.member_id in gone:
+        removed.set()
+    members = membership.members() or parts.opened.peers
     parts.transport.set_peers(
-        {member.id: dial_address(member.peer_urls[0]) for member in membership.members() if member.peer_urls}
+        {member.id: dial_address(member.peer_urls[0]) for member in members if member.peer_urls}
     )
+
+
+def _describe(parts: _Parts) -> bytes:
+    membership = parts.application.membership
+    identity = parts.opened.identity
+    return Description(identity.cluster_id, membership.members(), sorted(membership.removed())).encode()
+
+
+async def _stop_or_removed(parts: _Parts, stop: asyncio.Event, removed: asyncio.Event) -> None:
+    """Return when it is time to stop; a removed member first gives its last messages time to leave."""
+    waits = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(removed.wait())]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        if removed.is_set():
+            log.warning("this member was removed from the cluster: it stops, and its data may be deleted")
+            async with asyncio.timeout(parts.driver.config.election_s):
+                await stop.wait()
+    except TimeoutError:
+        return
+    finally:
+        for wait in waits:
+            wait.cancel()
 
 
 async def _fast_start(parts: _Parts) -> None:

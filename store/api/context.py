@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
-from store.errors import NO_SPACE, TOO_MANY_REQUESTS
+from store.errors import NO_SPACE, TOO_MANY_REQUESTS, unimplemented
 from store.etcdpb import internal_pb2, rpc_pb2
 from store.lessor import Lessor
 from store.machine import Machine
 from store.quota import DEFAULT_QUOTA_BYTES
-from store.replica import Replica
+from store.replica import MemberInfo, Replica
 from store.validate import DEFAULT_MAX_TXN_OPS
 from store.wire import field_bytes, field_varint
 
@@ -42,16 +43,39 @@ class ApiOptions:
         return self.quota_bytes or DEFAULT_QUOTA_BYTES
 
 
+class Reconfigure(Protocol):
+    """Changing the members and the leader. Errors are EtcdError."""
+
+    async def add(self, peer_urls: Sequence[str], is_learner: bool) -> tuple[MemberInfo, list[MemberInfo]]: ...
+    async def remove(self, number: int) -> list[MemberInfo]: ...
+    async def update(self, number: int, peer_urls: Sequence[str]) -> list[MemberInfo]: ...
+    async def promote(self, number: int) -> list[MemberInfo]: ...
+    async def move_leader(self, target: int) -> None: ...
+
+
 class ApiContext:
     """One per member; the servicers hold no state of their own."""
 
     def __init__(
-        self, replica: Replica, machine: Machine, lessor: Lessor, options: ApiOptions | None = None
+        self,
+        replica: Replica,
+        machine: Machine,
+        lessor: Lessor,
+        options: ApiOptions | None = None,
+        reconfigure: Reconfigure | None = None,
     ) -> None:
         self.replica = replica
         self.machine = machine
         self.lessor = lessor
         self.options = options or ApiOptions()
+        self._reconfigure = reconfigure
+
+    @property
+    def reconfigure(self) -> Reconfigure:
+        """Membership operations; a replica without any answers that they are not implemented."""
+        if self._reconfigure is None:
+            raise unimplemented("kvorum: this replica is no member of a cluster")
+        return self._reconfigure
 
     # -- headers ------------------------------------------------------------------------------------------
 

@@ -65,8 +65,9 @@ class MaintenanceServicer:
     async def Snapshot(self, request: rpc_pb2.SnapshotRequest, _context: object) -> None:
         raise unimplemented("kvorum: snapshots in etcd's file format are not supported yet")
 
-    async def MoveLeader(self, request: rpc_pb2.MoveLeaderRequest, _context: object) -> object:
-        raise unimplemented("kvorum: moving the leader is not supported yet")
+    async def MoveLeader(self, request: rpc_pb2.MoveLeaderRequest, _context: object) -> rpc_pb2.MoveLeaderResponse:
+        await self._api.reconfigure.move_leader(request.targetID)
+        return rpc_pb2.MoveLeaderResponse()
 
     async def Downgrade(self, request: rpc_pb2.DowngradeRequest, _context: object) -> object:
         raise unimplemented("kvorum: downgrades are not supported")

@@ -10,7 +10,7 @@ import importlib.util
 import json
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -82,7 +82,7 @@ def check_vote(case: View) -> str | None:
 def run_quorum(path: Path) -> Iterator[Outcome]:
     checks = {"committed": check_committed, "vote": check_vote}
     for case in _records(path):
-        yield _name(case), checks[case["cmd"]](case)
+        yield _name(case), _guarded(lambda case=case: checks[case["cmd"]](case))  # type: ignore[misc]
 
 
 # --- configuration changes
@@ -101,7 +101,8 @@ def run_confchange(path: Path) -> Iterator[Outcome]:
     trackers: dict[str, ProgressTracker] = {}
     for case in _records(path):
         tracker = trackers.setdefault(case["file"], ProgressTracker(10, 0))
-        yield _name(case), check_change(case, tracker)
+        check = lambda case=case, tracker=tracker: check_change(case, tracker)  # noqa: E731
+        yield _name(case), _guarded(check)
 
 
 def check_change(case: View, tracker: ProgressTracker) -> str | None:
@@ -148,11 +149,11 @@ def _progress_view(tracker: ProgressTracker, node: int) -> View:
 # --- interactions
 
 
-def run_interaction(path: Path, drive: ModuleType | None) -> Outcome:
+def run_interaction(path: Path, drive: ModuleType | None) -> str | None:
     """One file is one case: after a difference the cluster is not the recorded one any more."""
     if drive is None:
         _, difference = replay_file(path)
-        return path.name, None if difference is None else str(difference)
+        return None if difference is None else str(difference)
 
     def make(node_id: int, config: View, snapshot: View | None, emit: Any) -> CoreAdapter:
         return CoreAdapter(node_id, config, snapshot, emit, drive.ProposalDropped, drive.StepPeerNotFound)
@@ -160,7 +161,7 @@ def run_interaction(path: Path, drive: ModuleType | None) -> Outcome:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # that harness leaves its file open
         differences = drive.run_file(str(path), make, role_events=True, notes=True)
-    return path.name, str(differences[0]) if differences else None
+    return str(differences[0]) if differences else None
 
 
 def load_drive(directory: Path) -> ModuleType | None:
@@ -186,10 +187,15 @@ def run_corpus(directory: Path, *, use_drive: bool = True) -> Iterator[Outcome]:
             yield from run(directory / name)
     drive = load_drive(directory) if use_drive else None
     for path in sorted((directory / "interaction").glob("*.jsonl")):
-        try:
-            yield run_interaction(path, drive)
-        except Exception as error:  # one broken file must not hide the others
-            yield path.name, f"{type(error).__name__}: {error}"
+        yield path.name, _guarded(lambda path=path: run_interaction(path, drive))  # type: ignore[misc]
+
+
+def _guarded(check: Callable[[], str | None]) -> str | None:
+    """A crash of the core is what is wrong with a case; it must not hide the other cases."""
+    try:
+        return check()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def _records(path: Path) -> Iterator[View]:

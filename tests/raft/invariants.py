@@ -12,6 +12,7 @@ from typing import Protocol
 
 from raft.core import (
     Compacted,
+    ConfState,
     Entry,
     EntryType,
     HardState,
@@ -29,6 +30,8 @@ from raft.core.raft import Raft
 class Durable(Protocol):
     """What is on the disk of a node."""
 
+    @property
+    def conf_state(self) -> ConfState: ...
     def hard_state(self) -> HardState: ...
     def term(self, index: int) -> int: ...
     def first_index(self) -> int: ...
@@ -61,7 +64,7 @@ class Checker:
         self._last_of_term: dict[int, int] = {}
         self._votes: dict[tuple[int, int], int] = {}
         self._seen: dict[int, tuple[int, int, Role, int]] = {}
-        self._digests: dict[int, bytes] = {}
+        self._states: dict[int, tuple[bytes, ConfState]] = {}
         self._unstable: dict[int, list[Entry]] = {}
 
     # --- hooks
@@ -83,7 +86,7 @@ class Checker:
         if raft.role == Role.LEADER:
             self._check_leader(raft)
         self._check_commit(raft)
-        raft.tracker.config.check(raft.tracker.progress)
+        self._check_config(raft, member.disk.conf_state)
 
     def on_send(self, sender: Observed, message: Message) -> None:
         """Persisted state covers every promise; appends are well formed."""
@@ -99,18 +102,26 @@ class Checker:
             if hard_state.term == message.term:
                 assert disk.last_index() >= message.index, "persisted: acknowledged entry not on disk"
 
-    def on_apply(self, entry: Entry, digest: bytes) -> None:
+    def on_apply(self, entry: Entry, digest: bytes, conf_state: ConfState) -> None:
         """I5: every state machine goes through the same states."""
         known = self.committed.setdefault(entry.index, entry)
         assert known == entry, f"I5: {entry} applied where {known} is committed"
-        self.on_state(entry.index, digest)
+        self.on_state(entry.index, digest, conf_state)
 
-    def on_state(self, index: int, digest: bytes) -> None:
+    def on_state(self, index: int, digest: bytes, conf_state: ConfState) -> None:
         """The state machine of a node is at ``index``, by an entry or by a snapshot."""
         self.max_applied = max(self.max_applied, index)
-        assert self._digests.setdefault(index, digest) == digest, f"I5: two states at {index}"
+        state = (digest, conf_state)
+        assert self._states.setdefault(index, state) == state, f"I5: two states at {index}"
 
     # --- one node
+
+    def _check_config(self, raft: Raft, applied: ConfState) -> None:
+        """Changes are in force when they are applied, neither sooner nor later (§14)."""
+        config = raft.tracker.config
+        config.check(raft.tracker.progress)
+        if raft.log.unstable.snapshot is None:
+            assert config.conf_state() == applied, f"configuration {config}, but {applied} is applied"
 
     def _check_positions(self, raft: Raft) -> None:
         log, unstable = raft.log, raft.log.unstable

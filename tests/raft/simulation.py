@@ -260,7 +260,7 @@ class Simulation:
         else:
             member.disk.write(ready.hard_state, ready.entries, ready.snapshot)
             if ready.snapshot is not None:
-                self.checker.on_state(ready.snapshot.index, ready.snapshot.data)
+                self._installed(ready.snapshot)
             self._apply(member, ready.committed_entries)
             self._send(member, ready.messages)
             node.advance()
@@ -291,7 +291,7 @@ class Simulation:
         hard_state = HardState(work.term, work.vote, work.commit) if work.term else None
         member.disk.write(hard_state, work.entries, work.snapshot)
         if work.snapshot is not None:
-            self.checker.on_state(work.snapshot.index, work.snapshot.data)
+            self._installed(work.snapshot)
         self._respond(member, work)
         return True
 
@@ -311,6 +311,9 @@ class Simulation:
             else:
                 self._send(member, (response,))
 
+    def _installed(self, snapshot: Snapshot) -> None:
+        self.checker.on_state(snapshot.index, snapshot.data, snapshot.conf_state)
+
     def _apply(self, member: Member, entries: tuple[Entry, ...]) -> None:
         for entry in entries:
             if entry.index <= member.disk.applied:
@@ -318,7 +321,7 @@ class Simulation:
             member.disk.apply(entry)
             if entry.type != EntryType.NORMAL and member.node is not None:
                 member.disk.conf_state = member.node.apply_conf_change(decode_conf_change(entry))
-            self.checker.on_apply(entry, member.disk.digest)
+            self.checker.on_apply(entry, member.disk.digest, member.disk.conf_state)
 
     # --- network
 

@@ -13,6 +13,7 @@ from raft.core.log import RaftLog
 from raft.core.raft import Raft
 from raft.core.replication import Replication
 from raft.core.state import RaftState
+from raft.core.trace import RefusedCampaign
 from raft.core.unstable import Unstable
 
 from .simulation import Faults, Options, Simulation
@@ -108,9 +109,20 @@ def test_m03_truncating_without_a_conflict_is_caught(monkeypatch: pytest.MonkeyP
 
 
 def test_m13_campaign_with_an_unapplied_conf_change_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Elections, "has_unapplied_conf_change", lambda self, index: False)
+    def without_looking(self: Elections) -> RefusedCampaign | None:
+        return None if self.promotable and not self.is_leader else RefusedCampaign.NOT_PROMOTABLE
+
+    monkeypatch.setattr(Elections, "_why_not_campaign", without_looking)
     faults = Faults(conf_change=20, threads=20, tick=80, partition=6, heal=6, transfer=4)
     assert caught(replace(PLAIN, async_writes=True, faults=faults), seeds=60, steps=2000)
+
+
+def test_m44_snapshot_under_a_conf_change_that_is_being_applied_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Elections, "has_unapplied_conf_change", lambda self, index: False)
+    faults = Faults(conf_change=20, threads=20, compact=20, partition=6, heal=6)
+    assert caught(Options(async_writes=True, faults=faults), seeds=60, steps=2000)
 
 
 def test_m19_trusting_any_storage_acknowledgement_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,3 +151,26 @@ async def test_a_server_started_before_its_store_becomes_ready_when_the_store_co
         await asyncio.wait_for(api.server.wait_ready(), 10)
         assert (await api.get("/readyz")).status == 200
     await client.aclose()
+
+
+async def test_a_progress_request_is_answered_on_the_wire(backend: RemoteBackend) -> None:
+    stream = await backend.watch(b"/registry/quiet/", b"/registry/quiet0")
+    written = await backend.txn([], [Put(b"/registry/other", b"1")])
+    await stream.request_progress()
+    batch = await asyncio.wait_for(anext(aiter(stream)), 5)
+    assert batch.is_progress
+    assert batch.revision >= written.revision
+    await stream.aclose()
+
+
+async def test_consistent_lists_come_from_the_cache_where_progress_can_be_trusted(
+    backend: RemoteBackend,
+) -> None:
+    async with serving(ApiServer(backend, trust_progress=True)) as api:
+        for number in range(5):
+            created = await api.post(CMS, {"metadata": {"name": f"n{number}"}})
+            listed = (await api.get(CMS)).body
+            assert len(listed["items"]) == number + 1
+            assert int(listed["metadata"]["resourceVersion"]) >= int(created.body["metadata"]["resourceVersion"])
+        statistics = api.server.cachers["configmaps"].statistics()
+        assert (statistics.consistent_reads, statistics.consistent_read_fallbacks) == (5, 0)

@@ -130,14 +130,25 @@ class WriteTxn:
         """Everything that can fail in the chosen branches (contract §4.4)."""
         if len(self.index.live) + 256 > MAX_SUB and self._upper_bound(chosen) > MAX_SUB:
             raise TOO_MANY_CHANGES.again()
+        # Every put is checked before any range: it decides which refusal a client sees.
+        self._check_puts(chosen)
+        self._check_ranges(chosen)
+
+    def _check_puts(self, chosen: Plan) -> None:
         for i, op in enumerate(chosen.ops):
             kind = op.WhichOneof("request")
             if kind == "request_put":
                 self.check_put(op.request_put)
-            elif kind == "request_range":
+            elif kind == "request_txn":
+                self._check_puts(chosen.nested[i])
+
+    def _check_ranges(self, chosen: Plan) -> None:
+        for i, op in enumerate(chosen.ops):
+            kind = op.WhichOneof("request")
+            if kind == "request_range":
                 check_revision(op.request_range.revision, self.main - 1, self.compacted, in_txn=True)
             elif kind == "request_txn":
-                self.check_plan(chosen.nested[i])
+                self._check_ranges(chosen.nested[i])
 
     def check_size(self, changes: int) -> None:
         if changes > MAX_SUB:

@@ -82,7 +82,8 @@ class Model:
 
     def txn(self, request: rpc_pb2.TxnRequest) -> rpc_pb2.TxnResponse:
         decided = self._decide(request)
-        self._check(request, decided)
+        self._check_puts(request, decided)
+        self._check_ranges(request, decided)
         work = _Work(self)
         response = work.txn(request, decided)
         work.commit()
@@ -141,17 +142,22 @@ class Model:
             return all(operator(p.mod, compare.mod_revision) for p in pairs)
         return all(operator(p.lease, compare.lease) for p in pairs)
 
-    def _check(self, request: rpc_pb2.TxnRequest, decided: dict[bytes, bool]) -> None:
+    def _check_puts(self, request: rpc_pb2.TxnRequest, decided: dict[bytes, bool]) -> None:
         for op in request.success if decided[_name(request)] else request.failure:
             if op.HasField("request_put"):
                 self._check_put(op.request_put)
-            elif op.HasField("request_range"):
+            elif op.HasField("request_txn"):
+                self._check_puts(op.request_txn, decided)
+
+    def _check_ranges(self, request: rpc_pb2.TxnRequest, decided: dict[bytes, bool]) -> None:
+        for op in request.success if decided[_name(request)] else request.failure:
+            if op.HasField("request_range"):
                 if op.request_range.revision > self.revision:
                     raise errors.FUTURE_REVISION.again()
                 if op.request_range.revision != 0 and op.request_range.revision < self.compacted:
                     raise errors.COMPACTED.again()
             elif op.HasField("request_txn"):
-                self._check(op.request_txn, decided)
+                self._check_ranges(op.request_txn, decided)
 
     def _check_put(self, request: rpc_pb2.PutRequest) -> None:
         if request.lease and request.lease not in self.leases:

@@ -116,6 +116,15 @@ class Backend:
         await self._in_place.wait()
         return await _run(self._reader, job)
 
+    async def scan(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a ``job`` that takes long on a connection of its own, so that other readers do not wait for it."""
+        await self._in_place.wait()
+        scanner = await aiosqlite.Connection(lambda: connect(self.path, create=False), 64)
+        try:
+            return await _run(scanner, job)
+        finally:
+            await scanner.close()
+
     # -- writing ------------------------------------------------------------------------------------------
 
     async def commit(
@@ -194,12 +203,7 @@ class Backend:
             with path.open("rb") as file:
                 os.fsync(file.fileno())
 
-        # A connection of its own: the copy takes long and readers should not wait behind it.
-        copier = await aiosqlite.Connection(lambda: connect(self.path, create=False), 64)
-        try:
-            await _run(copier, job)
-        finally:
-            await copier.close()
+        await self.scan(job)
 
 
 async def _run(db: aiosqlite.Connection | None, job: Callable[[sqlite3.Connection], T]) -> T:

@@ -8,6 +8,7 @@ written to the file in the background, whole entries only, the applied index in 
 from __future__ import annotations
 
 import asyncio
+import functools
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -93,7 +94,11 @@ class Machine:
         state = await asyncio.to_thread(states.load, path)
         machine = cls(path, state, options or MachineOptions())
         await machine.backend.open()
-        await machine.checkpoint()
+        try:
+            await machine.checkpoint()
+        except BaseException:
+            await machine.backend.close()
+            raise
         return machine
 
     async def run(self) -> None:
@@ -342,13 +347,19 @@ class Machine:
         check_revision(revision, self.revision, self.compact_revision)
         revision = revision if revision > 0 else self.revision
         await self.flush()
-        compact = self.compact_revision
-        crc = await self.backend.read(lambda db: hashkv.hash_kv(db, revision, compact))
-        return crc, compact, revision
+        while True:
+            compact = self.compact_revision
+            crc = await self.backend.scan(
+                functools.partial(hashkv.hash_kv, revision=revision, compact_revision=compact)
+            )
+            if compact == self.compact_revision:
+                return crc, compact, revision
+            # A compaction meanwhile may have deleted rows that had to count.
+            check_revision(revision, self.revision, self.compact_revision)
 
     async def hash_all(self) -> int:
         await self.flush()
-        return await self.backend.read(hashkv.hash_all)
+        return await self.backend.scan(hashkv.hash_all)
 
     # -- snapshots ----------------------------------------------------------------------------------------
 

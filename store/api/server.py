@@ -23,6 +23,7 @@ from store.errors import (
     NOT_SUPPORTED_FOR_LEARNER,
     Code,
     EtcdError,
+    unimplemented,
 )
 from store.etcdpb import rpc_pb2
 
@@ -46,8 +47,8 @@ def server_options(options: ApiOptions) -> Sequence[tuple[str, int]]:
     )
 
 
-def register(server: grpc.aio.Server, api: ApiContext) -> None:
-    """Add every etcd v3 service to ``server``."""
+def service_handlers(api: ApiContext) -> dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]:
+    """Every handler by full service name and method name, for whatever listener serves them."""
     guard = Guard(api)
     servicers: dict[str, object] = {
         "KV": KVServicer(api),
@@ -55,15 +56,31 @@ def register(server: grpc.aio.Server, api: ApiContext) -> None:
         "Lease": LeaseServicer(api),
         "Cluster": ClusterServicer(api),
         "Maintenance": MaintenanceServicer(api),
+        "Auth": object(),
     }
+    handlers: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
     for name, servicer in servicers.items():
         service = rpc_pb2.DESCRIPTOR.services_by_name[name]
-        handlers = {
-            method.name: guard.handler(method, getattr(servicer, method.name))
+        handlers[service.full_name] = {
+            method.name: guard.handler(method, getattr(servicer, method.name, _missing(method)))
             for method in service.methods
-            if hasattr(servicer, method.name)
         }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
+    return handlers
+
+
+def register(server: grpc.aio.Server, api: ApiContext) -> None:
+    """Add every etcd v3 service to ``server``."""
+    for name, handlers in service_handlers(api).items():
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
+
+
+def _missing(method: MethodDescriptor) -> Handler:
+    """Stands in for a method that is not offered, with the text of grpc-go."""
+
+    async def refuse(_request: object, _context: object) -> None:
+        raise unimplemented(f"unknown method {method.name} for service {method.containing_service.full_name}")
+
+    return refuse
 
 
 class Guard:
@@ -150,4 +167,4 @@ def _refusal_in(error: BaseException) -> EtcdError | None:
     return None
 
 
-__all__ = ["Guard", "register", "server_options"]
+__all__ = ["Guard", "register", "server_options", "service_handlers"]

@@ -105,6 +105,8 @@ class ApiContext:
         quota = self.options.effective_quota_bytes
         if cost == 0 or quota < 0 or self.machine.sizes.total + cost < quota:
             return
+        if (self.replica.member_id, rpc_pb2.NOSPACE) in self.machine.state.alarms:
+            raise NO_SPACE.again()
         alarm = rpc_pb2.AlarmRequest(
             action=rpc_pb2.AlarmRequest.ACTIVATE, memberID=self.replica.member_id, alarm=rpc_pb2.NOSPACE
         )

@@ -14,6 +14,8 @@ from google.protobuf.message_factory import GetMessageClass
 
 from store.api.cluster import ClusterServicer
 from store.api.context import ApiContext, ApiOptions
+from store.api.health import SERVICE as HEALTH
+from store.api.health import HealthServicer
 from store.api.kv import KVServicer
 from store.api.leader import LeaderWatch, requires_leader
 from store.api.lease import LeaseServicer
@@ -65,7 +67,17 @@ def service_handlers(api: ApiContext) -> dict[str, dict[str, grpc.RpcMethodHandl
             method.name: guard.handler(method, getattr(servicer, method.name, _missing(method)))
             for method in service.methods
         }
+    handlers[HEALTH] = _health_handlers(guard)
     return handlers
+
+
+def _health_handlers(guard: Guard) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+    health = HealthServicer()
+    check, watch = guard.unary("Check", health.Check), guard.stream("Watch", health.Watch)
+    return {
+        "Check": grpc.unary_unary_rpc_method_handler(check, response_serializer=_serialize),
+        "Watch": grpc.unary_stream_rpc_method_handler(watch, response_serializer=_serialize),
+    }
 
 
 def register(server: grpc.aio.Server, api: ApiContext) -> None:

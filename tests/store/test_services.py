@@ -23,6 +23,7 @@ class Api:
 
     def __init__(self, channel: grpc.aio.Channel, node: Node) -> None:
         self.node = node
+        self.channel: Any = channel
         self.kv: Any = rpc_pb2_grpc.KVStub(channel)  # type: ignore[no-untyped-call]
         self.watch: Any = rpc_pb2_grpc.WatchStub(channel)  # type: ignore[no-untyped-call]
         self.lease: Any = rpc_pb2_grpc.LeaseStub(channel)  # type: ignore[no-untyped-call]
@@ -259,6 +260,23 @@ async def test_a_stream_that_wants_a_leader_ends_when_it_is_lost_for_long(api: A
     await api.put(b"a")
     assert len((await patient.read()).events) == 1
     patient.cancel()
+
+
+async def test_the_health_service_knows_the_empty_name_only(api: Api) -> None:
+    check = api.channel.unary_unary("/grpc.health.v1.Health/Check")
+    assert await check(b"") == b"\x08\x01"
+    assert await refusal(check(b"\x0a\x01x")) == (grpc.StatusCode.NOT_FOUND, "unknown service")
+    watch = api.channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
+    assert await watch.read() == b"\x08\x01"
+    watch.cancel()
+
+
+async def test_services_that_are_not_offered_are_unimplemented(api: Api) -> None:
+    enable = api.channel.unary_unary("/etcdserverpb.Auth/AuthEnable")
+    assert await refusal(enable(b"")) == (
+        grpc.StatusCode.UNIMPLEMENTED,
+        "unknown method AuthEnable for service etcdserverpb.Auth",
+    )
 
 
 async def test_a_learner_answers_status_and_local_reads_only(api: Api) -> None:

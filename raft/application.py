@@ -51,6 +51,10 @@ class Application(Protocol):
         """Return once the application can take more: backpressure when it cannot keep up with its disk."""
         ...
 
+    async def make_durable(self) -> None:
+        """Raise ``durable_index`` to what is applied now."""
+        ...
+
     async def make_image(self, path: Path) -> Snapshot:
         """Write a consistent image to ``path`` and return the position and configuration it holds."""
         ...

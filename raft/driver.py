@@ -573,6 +573,7 @@ class RaftDriver:
         self._schedule()
 
     async def _install(self, snapshot: Snapshot) -> None:
+        log.info("installing a snapshot at entry %d, term %d", snapshot.index, snapshot.term)
         await self._apply_idle.wait()
         image = self._images.pop(snapshot.index, None)
         if image is None:
@@ -660,22 +661,27 @@ class RaftDriver:
         self._transport.send_snapshot(message._replace(snapshot=snapshot), path, done)
 
     def _maybe_compact(self) -> None:
-        """Truncate the log once enough is applied *and durable* in the state, keeping entries to catch up with."""
+        """Truncate the log now and then, keeping entries for members to catch up with."""
         if self._compacting or self._sending_images or self._stopped:
             return
         config = self.config
-        durable = min(self._application.durable_index, self._application.applied_index)
-        if durable - self._log_snapshot_index <= config.snapshot_count + config.catch_up_entries:
+        beyond = self._application.applied_index - self._log_snapshot_index
+        if beyond <= config.snapshot_count + config.catch_up_entries:
             return
         self._compacting = True
         assert self._group is not None
-        self._group.create_task(self._compact(durable - config.catch_up_entries), name="compact-log")
+        self._group.create_task(self._compact(), name="compact-log")
 
-    async def _compact(self, index: int) -> None:
+    async def _compact(self) -> None:
+        """Entries may go only once the state holds their effects *durably*: until then the log is all there is."""
         try:
+            await self._application.make_durable()
+            index = self._application.durable_index - self.config.catch_up_entries
+            if index <= self._log_snapshot_index or self._sending_images:
+                return  # a received snapshot overtook this, or a peer needs the entries after the one it gets
             marker = Snapshot(index, self._storage.term(index), self._conf_state)
             await self._log.compact(marker)
-            if index > self._log_snapshot_index:  # else a received snapshot overtook this
+            if index > self._log_snapshot_index:
                 self._storage.compact(index)
                 self._log_snapshot_index = index
         finally:

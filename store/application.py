@@ -85,6 +85,10 @@ class MachineApplication:
     async def room(self) -> None:
         await self._machine.backpressure()
 
+    async def make_durable(self) -> None:
+        await self._machine.flush()
+        await self._machine.checkpoint()
+
     async def make_image(self, path: Path) -> Snapshot:
         path.unlink(missing_ok=True)
         index, term = await self._machine.snapshot_to(path)

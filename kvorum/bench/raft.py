@@ -53,6 +53,9 @@ class Counting:
     async def room(self) -> None:
         return
 
+    async def make_durable(self) -> None:
+        return
+
     async def make_image(self, path: Path) -> Snapshot:
         raise OSError("this state machine makes no images")
 

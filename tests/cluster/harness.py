@@ -107,6 +107,13 @@ class LocalCluster:
             tool("etcdctl"), "--endpoints", endpoints, *arguments, env={"ETCDCTL_API": "3"}, timeout_s=timeout_s
         )
 
+    def start_unchecked(self, name: str) -> Finished:
+        """start-member, which may fail."""
+        return kvorum("start-member", name, "--data-dir", str(self.directory))
+
+    def log_of(self, name: str) -> str:
+        return (self.directory / f"{name}.log").read_text(errors="replace")
+
     def logs(self) -> str:
         return "\n".join(
             f"== {path.name}\n{path.read_text(errors='replace')[-3000:]}"

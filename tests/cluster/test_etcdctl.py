@@ -17,12 +17,14 @@ pytestmark = pytest.mark.process
 @pytest.fixture(params=[0, 1, 2], ids=["m1", "m2", "m3"])
 def endpoint(request: pytest.FixtureRequest, shared_cluster: LocalCluster) -> str:
     tool("etcdctl")
-    return shared_cluster.endpoints[request.param]
+    number: int = request.param
+    return shared_cluster.endpoints[number]
 
 
 @pytest.fixture
 def prefix(request: pytest.FixtureRequest) -> str:
-    return f"/{request.node.name}/"
+    name: str = request.node.name
+    return f"/{name}/"
 
 
 def ok(cluster: LocalCluster, endpoint: str, *arguments: str) -> str:

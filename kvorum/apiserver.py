@@ -19,6 +19,7 @@ from .backends import RemoteBackend
 log = logging.getLogger(__name__)
 
 _SHUTDOWN_LIMIT_S = 1.0
+_SWITCH_INTERVAL_S = 0.0002
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,6 +111,9 @@ def run(args: argparse.Namespace) -> int:
     if not endpoints:
         sys.stderr.write("kvorum apiserver: --etcd-servers names no endpoint\n")
         return 2
+    # The store client's poller thread must get the interpreter lock quickly: with the default of 5 ms a busy
+    # loop makes every answer of the store wait (measured: 530 against 890 creates per second).
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
         return loop.run(lambda stop: serve(endpoints, args.bind_address, args.port, stop))
     except ValueError as exc:

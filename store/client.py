@@ -17,6 +17,7 @@ import grpc
 import grpc.aio
 
 from store.etcdpb import kv_pb2, rpc_pb2, rpc_pb2_grpc
+from store.h2stream import GrpcStream, StreamEnded
 
 _Response = TypeVar("_Response")
 
@@ -67,11 +68,6 @@ def _is_transient(error: ClientError) -> bool:
     )
 
 
-async def _stream_end(call: Any) -> ClientError:
-    """Why a stream has no more responses."""
-    return ClientError(await call.code(), await call.details() or "watch stream closed")
-
-
 class _Endpoint:
     """One channel and its stubs."""
 
@@ -79,7 +75,7 @@ class _Endpoint:
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise ValueError(f"not an endpoint: {url!r} (expected http://HOST:PORT)")
-        self.url = url
+        self.url = f"{parts.scheme}://{parts.netloc}"
         if parts.scheme == "https":
             credentials = grpc.ssl_channel_credentials()
             self.channel = grpc.aio.secure_channel(parts.netloc, credentials, options=_CHANNEL_OPTIONS)
@@ -87,7 +83,6 @@ class _Endpoint:
             self.channel = grpc.aio.insecure_channel(parts.netloc, options=_CHANNEL_OPTIONS)
         # The generated stubs are untyped functions.
         self.kv: Any = rpc_pb2_grpc.KVStub(self.channel)  # type: ignore[no-untyped-call]
-        self.watch: Any = rpc_pb2_grpc.WatchStub(self.channel)  # type: ignore[no-untyped-call]
         self.lease: Any = rpc_pb2_grpc.LeaseStub(self.channel)  # type: ignore[no-untyped-call]
         self.cluster: Any = rpc_pb2_grpc.ClusterStub(self.channel)  # type: ignore[no-untyped-call]
         self.maintenance: Any = rpc_pb2_grpc.MaintenanceStub(self.channel)  # type: ignore[no-untyped-call]
@@ -113,10 +108,10 @@ class _Endpoint:
 
 
 class EtcdWatch:
-    """One watch on one stream. Iterate :meth:`read`; :meth:`aclose` when done."""
+    """One watch on one stream. Take responses with :meth:`read`; :meth:`aclose` when done."""
 
-    def __init__(self, call: Any, created: rpc_pb2.WatchResponse) -> None:
-        self._call = call
+    def __init__(self, stream: GrpcStream, created: rpc_pb2.WatchResponse) -> None:
+        self._stream = stream
         self.created = created
 
     async def read(self) -> rpc_pb2.WatchResponse:
@@ -126,24 +121,26 @@ class EtcdWatch:
             ClientError: the stream broke or the server ended it.
         """
         try:
-            response = await self._call.read()
-        except grpc.aio.AioRpcError as exc:
-            raise _error(exc) from exc
-        if not isinstance(response, rpc_pb2.WatchResponse):
-            raise await _stream_end(self._call)
-        return response
+            return rpc_pb2.WatchResponse.FromString(await self._stream.receive())
+        except StreamEnded as exc:
+            raise _stream_lost(exc) from exc
 
     async def request_progress(self) -> None:
-        """Ask the server for a progress notification (watch_id -1, no events)."""
+        """Ask the server for a progress notification (watch_id -1, no events). Raises ClientError."""
         request = rpc_pb2.WatchRequest(progress_request=rpc_pb2.WatchProgressRequest())
         try:
-            await self._call.write(request)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as exc:
-            raise ClientError(grpc.StatusCode.UNAVAILABLE, f"watch stream lost: {exc}") from exc
+            self._stream.send(request.SerializeToString())
+        except StreamEnded as exc:
+            raise _stream_lost(exc) from exc
 
     async def aclose(self) -> None:
         """End the stream. Safe to call twice."""
-        self._call.cancel()
+        self._stream.close()
+
+
+def _stream_lost(why: Exception) -> ClientError:
+    text = f"rpc error: code = Unavailable desc = watch stream lost: {why}"
+    return ClientError(grpc.StatusCode.UNAVAILABLE, text)
 
 
 class EtcdClient:
@@ -276,20 +273,24 @@ class EtcdClient:
         """
         deadline = time.monotonic() + timeout_s
         endpoint = await self._connected(timeout_s)
-        call = endpoint.watch.Watch(metadata=_REQUIRE_LEADER)
         try:
             async with asyncio.timeout(max(0.001, deadline - time.monotonic())):
-                await call.write(rpc_pb2.WatchRequest(create_request=request))
-                created = await call.read()
-            if not isinstance(created, rpc_pb2.WatchResponse):
-                raise await _stream_end(call)
-        except BaseException as exc:
-            call.cancel()
-            if isinstance(exc, grpc.aio.AioRpcError | ClientError | TimeoutError):
-                self._mark_failed(endpoint)
-            if isinstance(exc, grpc.aio.AioRpcError):
-                raise _error(exc) from exc
-            if isinstance(exc, TimeoutError):
-                raise ClientError(grpc.StatusCode.DEADLINE_EXCEEDED, "etcdclient: watch not acknowledged") from exc
-            raise
-        return EtcdWatch(call, created)
+                return await _open_watch(endpoint.url, request)
+        except TimeoutError as exc:
+            self._mark_failed(endpoint)
+            text = "etcdclient: watch not acknowledged"
+            raise ClientError(grpc.StatusCode.DEADLINE_EXCEEDED, text) from exc
+        except (OSError, StreamEnded) as exc:
+            self._mark_failed(endpoint)
+            raise _stream_lost(exc) from exc
+
+
+async def _open_watch(url: str, request: rpc_pb2.WatchCreateRequest) -> EtcdWatch:
+    stream = await GrpcStream.open(url, "/etcdserverpb.Watch/Watch", _REQUIRE_LEADER)
+    try:
+        stream.send(rpc_pb2.WatchRequest(create_request=request).SerializeToString())
+        created = rpc_pb2.WatchResponse.FromString(await stream.receive())
+    except BaseException:
+        stream.close()
+        raise
+    return EtcdWatch(stream, created)

@@ -174,3 +174,32 @@ async def test_consistent_lists_come_from_the_cache_where_progress_can_be_truste
             assert int(listed["metadata"]["resourceVersion"]) >= int(created.body["metadata"]["resourceVersion"])
         statistics = api.server.cachers["configmaps"].statistics()
         assert (statistics.consistent_reads, statistics.consistent_read_fallbacks) == (5, 0)
+
+
+async def test_a_watch_takes_in_a_response_larger_than_its_window(backend: RemoteBackend) -> None:
+    """History arrives in one message; flow control must not wait for it to be read before it is complete."""
+    first = 0
+    for number in range(12):
+        result = await backend.txn([], [Put(b"/registry/large/%d" % number, b"x" * 500_000)])
+        first = first or result.revision
+    stream = await backend.watch(b"/registry/large/", b"/registry/large0", start_revision=first)
+    seen = 0
+    async with asyncio.timeout(10):
+        async for batch in stream:
+            seen += len(batch.events)
+            if seen == 12:
+                break
+    last = await backend.txn([], [Put(b"/registry/large/last", b"y" * 1_000_000)])
+    batch = await asyncio.wait_for(anext(aiter(stream)), 5)
+    assert (batch.revision, len(batch.events)) == (last.revision, 1)
+    await stream.aclose()
+
+
+async def test_a_watch_stays_within_its_window_over_many_megabytes(backend: RemoteBackend) -> None:
+    stream = await backend.watch(b"/registry/steady/", b"/registry/steady0")
+    batches = aiter(stream)
+    for number in range(30):
+        written = await backend.txn([], [Put(b"/registry/steady/k", b"%d" % number * 200_000)])
+        batch = await asyncio.wait_for(anext(batches), 5)
+        assert batch.revision == written.revision
+    await stream.aclose()

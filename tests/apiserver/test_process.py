@@ -50,6 +50,11 @@ async def test_the_process_serves_and_stops_within_two_seconds(
     async with aiohttp.ClientSession() as session:
         await _until_ready(session, url)
         async with session.get(f"{url}/api/v1/configmaps?watch=1&resourceVersion=0") as watch:
+            configmaps = f"{url}/api/v1/namespaces/default/configmaps"
+            async with session.post(configmaps, json={"metadata": {"name": "a"}}) as created:
+                assert created.status == 201
+            line = await asyncio.wait_for(watch.content.readline(), 5)
+            assert line.startswith(b'{"type":"ADDED"')
             started = time.monotonic()
             process.send_signal(signal.SIGTERM)
             assert await asyncio.wait_for(watch.content.read(), 5) == b""

@@ -242,6 +242,13 @@ async def test_without_a_leader_only_those_who_ask_for_one_are_refused_at_once(a
     read = rpc_pb2.RangeRequest(key=b"a", serializable=True)
     assert (await api.kv.Range(read)).count == 1
     assert await refusal(api.kv.Range(read, metadata=wants_leader)) == no_leader
+    timed_out = (grpc.StatusCode.UNAVAILABLE, "etcdserver: request timed out")
+    linearizable = rpc_pb2.RangeRequest(key=b"a")
+    assert await refusal(api.kv.Range(linearizable)) == timed_out
+    read_only = rpc_pb2.TxnRequest(success=[rpc_pb2.RequestOp(request_range=linearizable)])
+    assert await refusal(api.kv.Txn(read_only)) == timed_out
+    read_only.success[0].request_range.serializable = True
+    assert (await api.kv.Txn(read_only)).succeeded
     status = await api.maintenance.Status(rpc_pb2.StatusRequest())
     assert (status.leader, list(status.errors)) == (0, ["etcdserver: no leader"])
     assert await refusal(api.watch.Watch(metadata=wants_leader).read()) == no_leader

@@ -168,7 +168,8 @@ class RaftDriver:
         self._conf_proposals: deque[tuple[int, ConfChangeV2]] = deque()
         self._append_queue: deque[Message] = deque()
         self._append_wake = asyncio.Event()
-        self._writing = False
+        self._writing_since: float | None = None
+        self._handed_over_at = float("-inf")
         self._apply_queue: deque[Message] = deque()
         self._apply_wake = asyncio.Event()
         self._apply_idle = asyncio.Event()
@@ -415,7 +416,7 @@ class RaftDriver:
         self._snapshot_reports.clear()
         if self._conf_proposals:
             self._propose_conf_changes()
-        if self._proposals and node.lead != NO_NODE and not (node.is_leader and self._writing):
+        if self._proposals and node.lead != NO_NODE and not (node.is_leader and self._writing_since is not None):
             self._propose()
         self._reads.begin()
 
@@ -520,10 +521,30 @@ class RaftDriver:
         try:
             self._node.tick()
             self._reads.tick()
+            self._watch_disk(now)
         except Exception as error:
             self._fail(error)
             return
         self._schedule()
+
+    def _watch_disk(self, now: float) -> None:
+        """A leader whose log write hangs can acknowledge nothing: after an election timeout it hands over to
+        the member that has come furthest (M21). Tried again each election timeout, since it may fail."""
+        since, election_s = self._writing_since, self.config.election_s
+        if since is None or not self._node.is_leader or now - since < election_s:
+            return
+        if now - self._handed_over_at < election_s:
+            return
+        self._handed_over_at = now
+        status = self._node.status()
+        peers = [
+            (peer.match, peer.id)
+            for peer in status.progress.values()
+            if peer.recent_active and not peer.is_learner and peer.id != self.config.member_id
+        ]
+        log.warning("the log write has hung for %.1f s%s", now - since, "; handing over" if peers else "")
+        if peers:
+            self._node.transfer_leader(max(peers)[1])
 
     # the append task
 
@@ -538,9 +559,9 @@ class RaftDriver:
                     write.hard_state is not None and _votes_changed(self.hard_state, write.hard_state)
                     for write in writes
                 ):
-                    self._writing = True
+                    self._writing_since = self._loop.time()
                     await self._log.write(writes)
-                    self._writing = False
+                    self._writing_since = None
                 for message, write in zip(batch, writes, strict=True):
                     await self._stored(message, write)
 

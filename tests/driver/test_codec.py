@@ -90,7 +90,7 @@ def test_mutated_frames_are_refused_or_are_a_frame() -> None:
 
 
 def _row(**changes: object) -> bytes:
-    row = list(Message(MessageType.APP, 2, 1)[:13])
+    row: list[object] = list(Message(MessageType.APP, 2, 1)[:13])
     names = Message._fields
     for name, value in changes.items():
         row[names.index(name)] = value

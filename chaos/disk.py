@@ -1,0 +1,199 @@
+"""A disk that forgets, and a Raft log on it.
+
+``SimulatedDisk`` holds one append-only file the way a real disk may: what was written and not synced can be
+lost, torn at a sector, or survive out of order; a sync can fail or stall. ``SimulatedLog`` is a
+raft.log.DurableLog on such a file: records with a length and a checksum, read back until the first that is
+not whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+import msgpack
+
+from raft.core.types import ConfState, Entry, EntryType, HardState, Snapshot
+from raft.errors import LogError, SyncFailed
+from raft.log import LoadedLog, LogWrite
+
+SECTOR_BYTES: Final = 512
+
+
+class Loss(Enum):
+    """What a crash does to writes that were not synced."""
+
+    ALL = "all are lost"
+    NONE = "all survive"
+    TORN = "a beginning survives, cut at a sector"
+    REORDERED = "some survive and some do not, whatever their order"
+
+
+class SimulatedDisk:
+    """One file. ``observe`` is told of every "write" and "sync" when it has happened."""
+
+    def __init__(self, rng: random.Random, observe: Callable[[str], None] = lambda _: None) -> None:
+        self._rng = rng
+        self._durable = bytearray()
+        self._pending: list[tuple[int, bytes]] = []
+        self._observe = observe
+        self.length = 0
+        self.fail_syncs = False
+        """A sync raises OSError; what it should have made durable stays in doubt."""
+        self.stall: asyncio.Event | None = None
+        """While set, a sync waits for this event first."""
+
+    def write(self, data: bytes) -> None:
+        """Append; visible at once, durable only after a sync."""
+        self._pending.append((self.length, data))
+        self.length += len(data)
+        self._observe("write")
+
+    async def sync(self) -> None:
+        if self.stall is not None:
+            await self.stall.wait()
+        if self.fail_syncs:
+            raise OSError(5, "simulated I/O error")
+        for position, data in self._pending:
+            self._put(position, data)
+        self._pending.clear()
+        self._observe("sync")
+
+    def _put(self, position: int, data: bytes) -> None:
+        if len(self._durable) < position + len(data):
+            self._durable.extend(bytes(position + len(data) - len(self._durable)))
+        self._durable[position : position + len(data)] = data
+
+    def replace(self, data: bytes) -> None:
+        """Replace the whole file atomically (write beside it, sync, rename, sync the directory)."""
+        self._durable = bytearray(data)
+        self._pending.clear()
+        self.length = len(data)
+        self._observe("sync")
+
+    def contents(self) -> bytes:
+        """What a reader sees now, synced or not."""
+        seen = bytearray(self._durable)
+        for position, data in self._pending:
+            seen[position : position + len(data)] = data
+        return bytes(seen)
+
+    def after_crash(self, loss: Loss) -> SimulatedDisk:
+        """The disk as the next start finds it. This one is unchanged, so that a run can be cut in many ways."""
+        survivor = SimulatedDisk(self._rng)
+        survivor._durable = bytearray(self._durable)
+        for position, data in self._surviving(loss):
+            survivor._put(position, data)
+        survivor.length = len(survivor._durable)
+        return survivor
+
+    def _surviving(self, loss: Loss) -> list[tuple[int, bytes]]:
+        pending, rng = self._pending, self._rng
+        if loss is Loss.ALL or not pending:
+            return []
+        if loss is Loss.NONE:
+            return list(pending)
+        if loss is Loss.REORDERED:
+            return [write for write in pending if rng.random() < 0.5]
+        kept = rng.randrange(len(pending))
+        position, data = pending[kept]
+        return [*pending[:kept], (position, data[: rng.randrange(len(data) + 1) // SECTOR_BYTES * SECTOR_BYTES])]
+
+
+_HEADER: Final = struct.Struct(">II")
+_TYPES: Final = tuple(EntryType)
+
+
+class SimulatedLog:
+    """A DurableLog on a SimulatedDisk."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        self.disk = disk
+        self._failed: SyncFailed | None = None
+        self._syncs = 0
+
+    @classmethod
+    def create(cls, disk: SimulatedDisk, snapshot: Snapshot) -> SimulatedLog:
+        hard_state = HardState(term=snapshot.term, commit=snapshot.index)
+        disk.replace(_record([LogWrite((), hard_state, snapshot)]))
+        return cls(disk)
+
+    async def load(self) -> LoadedLog:
+        """Replay the file up to the first record that is not whole, and cut the rest off."""
+        data = self.disk.contents()
+        loaded, end = _replay(data)
+        if end < len(data):
+            self.disk.replace(data[:end])
+        return loaded
+
+    async def write(self, writes: Sequence[LogWrite]) -> None:
+        if self._failed is not None:
+            raise self._failed
+        self.disk.write(_record(writes))
+        await self._sync()
+
+    async def compact(self, snapshot: Snapshot) -> None:
+        if self._failed is not None:
+            raise self._failed
+        loaded, _ = _replay(self.disk.contents())
+        kept = [entry for entry in loaded.entries if entry.index > snapshot.index]
+        self.disk.replace(_record([LogWrite((), loaded.hard_state, snapshot), LogWrite(kept)]))
+
+    async def _sync(self) -> None:
+        try:
+            await self.disk.sync()
+        except OSError as error:
+            self._failed = SyncFailed(Path("simulated.log"), error)
+            raise self._failed from error
+        self._syncs += 1
+
+    async def close(self) -> None:
+        return
+
+    def statistics(self) -> Mapping[str, float]:
+        return {"syncs": self._syncs}
+
+
+def _record(writes: Sequence[LogWrite]) -> bytes:
+    body = bytes(msgpack.packb([(list(w.entries), w.hard_state, w.snapshot) for w in writes]))
+    return _HEADER.pack(len(body), zlib.crc32(body)) + body
+
+
+def _replay(data: bytes) -> tuple[LoadedLog, int]:
+    """What the whole records say, and where they end. Raises LogError when there is not even a first one."""
+    hard_state, snapshot = HardState(), Snapshot()
+    entries: list[Entry] = []
+    end = 0
+    while end + _HEADER.size <= len(data):
+        length, checksum = _HEADER.unpack_from(data, end)
+        body = data[end + _HEADER.size : end + _HEADER.size + length]
+        if not length or len(body) < length or zlib.crc32(body) != checksum:
+            break
+        for write in msgpack.unpackb(body, use_list=False):
+            hard_state, snapshot = _apply(write, hard_state, snapshot, entries)
+        end += _HEADER.size + length
+    if not end:
+        raise LogError(Path("simulated.log"), "it holds no whole record", "restore it")
+    return LoadedLog(hard_state, snapshot, entries), end
+
+
+def _apply(
+    write: Any, hard_state: HardState, snapshot: Snapshot, entries: list[Entry]
+) -> tuple[HardState, Snapshot]:
+    rows, stored_state, stored_snapshot = write
+    if stored_snapshot is not None:
+        index, term, conf_state, _ = stored_snapshot
+        snapshot = Snapshot(index, term, ConfState(*conf_state))
+        entries.clear()
+    if rows:
+        first = rows[0][1]
+        while entries and entries[-1].index >= first:
+            entries.pop()
+        entries += [Entry(term, index, _TYPES[kind], data) for term, index, kind, data in rows]
+    return (HardState(*stored_state) if stored_state is not None else hard_state), snapshot

@@ -17,6 +17,7 @@ from watchcache.recovery import StoreRecovery
 
 from . import handlers_delete, handlers_read, handlers_sub, handlers_write, paths, reviews
 from .body import BODY_BYTES_MAX
+from .compactor import INTERVAL_S, Compactor
 from .context import Context, Stores
 from .discovery import Discovery
 from .errors import ApiError, internal_error, method_not_allowed, to_api_error
@@ -54,15 +55,22 @@ class ApiServer:
 
     Args:
         trust_progress: see :class:`watchcache.cacher.Cacher`.
+        compaction_interval_s: see :class:`apiserver_adapter.compactor.Compactor`.
 
     """
 
     def __init__(
-        self, backend: Backend, registry: Registry | None = None, *, trust_progress: bool | None = None
+        self,
+        backend: Backend,
+        registry: Registry | None = None,
+        *,
+        trust_progress: bool | None = None,
+        compaction_interval_s: float = INTERVAL_S,
     ) -> None:
         self.registry = registry or Registry()
         self._backend = backend
         self._recovery = StoreRecovery(backend)
+        self._compactor = Compactor(backend, compaction_interval_s)
         self._leases = LeaseManager(backend)
         self.cachers: dict[str, Cacher] = {}
         stores = {}
@@ -94,6 +102,7 @@ class ApiServer:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._recovery.run())
             tasks.create_task(self._prepare_store())
+            tasks.create_task(self._compactor.run())
             for cacher in self.cachers.values():
                 tasks.create_task(cacher.run())
             tasks.create_task(NamespaceController(self.stores).run())

@@ -175,10 +175,18 @@ def to_api_error(error: Exception, kind: Kind | None = None, name: str = "") -> 
         case storage.CorruptObject():
             return _internal(str(error))
         case BackendError():
-            return ApiError(500, "", error.text)
+            return _store_failure(error)
         case storage.StorageError():
             return ApiError(500, "", str(error))
     return None
+
+
+def _store_failure(error: BackendError) -> ApiError:
+    """The store's own text, unless it was our time that ran out. A write may still commit."""
+    if "DeadlineExceeded" in error.text:
+        message = "Timeout: request did not complete within requested timeout - context deadline exceeded"
+        return ApiError(504, "Timeout", message)
+    return ApiError(500, "", error.text)
 
 
 def _about_object(error: Exception, kind: Kind, name: str) -> ApiError | None:

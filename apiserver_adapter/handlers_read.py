@@ -127,13 +127,31 @@ async def _pump(
     try:
         async with asyncio.timeout(timeout_s):
             while events := await watcher.next_batch():
-                async with asyncio.timeout(_WRITE_LIMIT_S):
-                    await response.write(encoder.encode(events))
+                if not await _written(response, encoder.encode(events)):
+                    _abort(request)
+                    return
     except TimeoutError:
         log.debug("watch of %s reached its time-out", request.path)
     except ClientConnectionResetError:
         return
-    await response.write_eof()
+    if not await _written(response, b""):
+        _abort(request)
+
+
+async def _written(response: web.StreamResponse, data: bytes) -> bool:
+    """Write, or with no data end the stream; False if the client has not taken in anything for a minute."""
+    try:
+        async with asyncio.timeout(_WRITE_LIMIT_S):
+            await (response.write(data) if data else response.write_eof())
+    except TimeoutError:
+        return False
+    return True
+
+
+def _abort(request: web.Request) -> None:
+    """Drop the connection of a client that does not read."""
+    if request.transport is not None:
+        request.transport.abort()
 
 
 class _EventEncoder:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from aiohttp import web
 
 from apiserver_adapter.app import ApiServer
+from apiserver_adapter.compactor import INTERVAL_S
 from store.client import EtcdClient
 
 from . import loop
@@ -32,6 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--bind-address", default="127.0.0.1", help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=int, default=8001, help="port to listen on, 0 for any (%(default)s)")
+    parser.add_argument(
+        "--etcd-compaction-interval",
+        type=float,
+        default=INTERVAL_S,
+        metavar="SECONDS",
+        help="how often the store's history is compacted, 0 for never (%(default)s)",
+    )
 
 
 class Listener:
@@ -72,10 +80,12 @@ class Listener:
         await self._runner.cleanup()
 
 
-async def serve(endpoints: list[str], host: str, port: int, stop: asyncio.Event) -> int:
+async def serve(
+    endpoints: list[str], host: str, port: int, stop: asyncio.Event, compaction_interval_s: float = INTERVAL_S
+) -> int:
     """Serve until ``stop``. Returns the exit code."""
     client = EtcdClient(endpoints)
-    server = ApiServer(RemoteBackend(client))
+    server = ApiServer(RemoteBackend(client), compaction_interval_s=compaction_interval_s)
     listener = Listener(server)
     ready = asyncio.create_task(_say_when_ready(server))
     try:
@@ -115,7 +125,8 @@ def run(args: argparse.Namespace) -> int:
     # loop makes every answer of the store wait (measured: 530 against 890 creates per second).
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
-        return loop.run(lambda stop: serve(endpoints, args.bind_address, args.port, stop))
+        interval_s = args.etcd_compaction_interval
+        return loop.run(lambda stop: serve(endpoints, args.bind_address, args.port, stop, interval_s))
     except ValueError as exc:
         sys.stderr.write(f"kvorum apiserver: {exc}\n")
         return 2

@@ -130,7 +130,11 @@ class DirectStore:
         end = prefix_end(scan.prefix.encode())
         try:
             return await self.backend.range(
-                scan.start.encode(), end, revision=scan.revision, limit=limit, timeout_s=60.0
+                scan.start.encode(errors="surrogateescape"),
+                end,
+                revision=scan.revision,
+                limit=limit,
+                timeout_s=60.0,
             )
         except Compacted as exc:
             raise _expired_list(scan) from exc
@@ -155,7 +159,7 @@ class DirectStore:
             last = self._take(result.kvs, options, items)
             more = result.more or last < len(result.kvs)
             if last:
-                scan.start = result.kvs[last - 1].key.decode() + "\0"
+                scan.start = result.kvs[last - 1].key.decode(errors="surrogateescape") + "\0"
             if not more or (scan.limit and len(items) >= scan.limit):
                 break
             page = min(page * 2, PAGE_SIZE) if scan.limit else PAGE_SIZE

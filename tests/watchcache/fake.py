@@ -61,6 +61,10 @@ class FakeWatch:
             self.backend.watches.remove(self)
 
 
+def _property(kv: KeyValue, target: str) -> int:
+    return kv.mod_revision if target == "mod" else kv.version
+
+
 class FakeBackend:
     """See :class:`watchcache.backend.Backend`. ``fail`` makes every call raise it; ``calls`` counts them.
 
@@ -138,7 +142,7 @@ class FakeBackend:
         self._called("txn")
         state = self._state(self.revision)
         absent = KeyValue(b"")
-        succeeded = all(state.get(c.key, absent).mod_revision == c.value for c in compares)
+        succeeded = all(_property(state.get(c.key, absent), c.target) == c.value for c in compares)
         responses: list[Sequence[KeyValue]] = []
         events: list[Event] = []
         for op in success if succeeded else failure:
@@ -239,6 +243,8 @@ class FakeBackend:
 
     async def compact(self, revision: int, *, physical: bool = False) -> None:
         self._called("compact")
+        if revision <= self.compacted:
+            raise Compacted(COMPACTED, self.compacted)
         self.compacted = revision
 
     async def status(self) -> BackendStatus:

@@ -429,7 +429,7 @@ class TcpTransport:
                 server = await loop.create_server(lambda: _Incoming(self), host.strip("[]"), int(port))
             except OSError as error:
                 await self.stop()
-                reason = (error.strerror or str(error)).lower()
+                reason = os.strerror(error.errno).lower() if error.errno else str(error)
                 raise OSError(f"cannot listen on {address} for peers: {reason}") from None
             self._servers.append(server)
 

@@ -14,6 +14,7 @@ from chaos.disk import SimulatedDisk, SimulatedLog
 from raft.codec import decode_frame, encode_frame
 from raft.core.types import ConfChangeV2, ConfState, Entry, Message, Snapshot
 from raft.driver import DriverConfig, RaftDriver
+from raft.errors import RaftError
 
 log = logging.getLogger(__name__)
 
@@ -167,8 +168,13 @@ class VirtualCluster:
 
     async def settle(self) -> None:
         """Return once every running node has applied what the leader has."""
-        leader = await self.leader()
-        await leader.propose(b"settled")
+        while True:
+            leader = await self.leader()
+            try:
+                await leader.propose(b"settled")
+                break
+            except RaftError:
+                continue  # it was a leader that had not heard of its successor yet
         async with asyncio.timeout(30):
             for driver in self.wire.nodes.values():
                 await driver.read_barrier()

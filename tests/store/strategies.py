@@ -46,7 +46,7 @@ compares = st.one_of(
 
 
 def _txns(ops: st.SearchStrategy[rpc_pb2.RequestOp]) -> st.SearchStrategy[rpc_pb2.TxnRequest]:
-    branch = st.lists(ops, max_size=4)
+    branch = st.lists(ops, max_size=4)  # those that clash are dropped by the test
     return st.builds(rpc_pb2.TxnRequest, compare=st.lists(compares, max_size=2), success=branch, failure=branch)
 
 
@@ -70,4 +70,4 @@ commands = st.one_of(
     st.builds(rpc_pb2.LeaseRevokeRequest, ID=st.sampled_from([1, 2])),
     st.sampled_from(["flush", "reopen", "compacted"]),
 )
-histories = st.lists(commands, max_size=40)
+histories = st.lists(commands, min_size=25, max_size=60)

@@ -80,20 +80,21 @@ async def _replay(history: list[Any], path: Path) -> None:
                 await driver.machine.compactor.wait_finished(model.compacted)
             else:
                 _absolute(command, model.revision)
-                if _is_refused_before_raft(command):
-                    continue
+                _make_valid(command)
                 assert await _outcome(driver, command) == _model_outcome(model, command)
             assert driver.machine.revision == model.revision
         await _compare_everything(driver, model)
 
 
-def _is_refused_before_raft(command: Any) -> bool:
-    try:
-        if isinstance(command, rpc_pb2.TxnRequest):
+def _make_valid(command: Any) -> None:
+    """Drop operations until the transaction is one that enters raft: no key is written twice."""
+    while isinstance(command, rpc_pb2.TxnRequest):
+        try:
             check_txn(command)
-    except EtcdError:
-        return True
-    return False
+            return
+        except EtcdError:
+            longer = max(command.success, command.failure, key=len)
+            del longer[-1]
 
 
 async def _compare_everything(driver: Driver, model: Model) -> None:
@@ -119,7 +120,7 @@ def _expected_hash(model: Model, revision: int) -> int:
     return crc
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(histories)
 def test_every_history_is_answered_as_by_the_model(history: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from store.etcdpb import rpc_pb2
 from store.machine import MachineOptions
 from store.watch import stream as streams
+from store.watch.hub import HistoryBatch
 from tests.store.driver import Driver
 from tests.store.watching import Client, summary
 
@@ -287,6 +289,30 @@ async def test_a_watcher_that_is_behind_is_cancelled_and_a_synced_one_is_not(
     assert answer.compact_revision == 201
     driver.put(b"a")
     assert await synced.events(1) == [(202, "PUT", b"a")]
+
+
+async def test_a_compaction_during_the_reading_of_history_cancels_too(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read may have holes by then."""
+    for _ in range(5):
+        driver.put(b"a")
+    await driver.stop()
+    await driver.start()
+    machine = driver.machine
+    history = machine.history
+
+    async def overtaken(*arguments: Any) -> HistoryBatch:
+        batch = await history(*arguments)
+        monkeypatch.undo()
+        driver.apply(rpc_pb2.CompactionRequest(revision=4))
+        return batch
+
+    monkeypatch.setattr(machine, "history", overtaken)
+    client = Client(machine)
+    await client.create(b"a", start_revision=2)
+    ended = await client.receive()
+    assert (ended.canceled, ended.compact_revision, len(ended.events)) == (True, 4, 0)
 
 
 async def test_the_id_of_a_watcher_ended_by_compaction_stays_taken_until_cancelled(

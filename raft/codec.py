@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import msgpack
 
+from raft.core import confchange
+from raft.core.errors import MalformedMessage
 from raft.core.types import ConfState, Entry, EntryType, Message, MessageType, Snapshot
 from raft.errors import CodecError
 
@@ -89,7 +91,13 @@ def _entry(row: Any) -> Entry:
         raise CodecError("an entry is term, index, type and binary data")
     if not (0 <= term < 1 << 63 and 0 <= index < 1 << 63 and 0 <= kind < len(_ENTRY_TYPES)):
         raise CodecError("an entry's term, index or type is out of range")
-    return Entry(term, index, _ENTRY_TYPES[kind], data)
+    entry = Entry(term, index, _ENTRY_TYPES[kind], data)
+    if kind:
+        try:
+            confchange.decode(entry)
+        except MalformedMessage as error:
+            raise CodecError(str(error)) from None
+    return entry
 
 
 def _snapshot(row: Any) -> Snapshot:
@@ -109,4 +117,8 @@ def _conf_state(row: Any) -> ConfState:
     for ids in row[:4]:
         if type(ids) is not tuple or any(type(node) is not int or not 0 < node < 1 << 64 for node in ids):
             raise CodecError("a configuration lists ids")
-    return ConfState(*row)
+    conf_state = ConfState(*row)
+    voters, learners = set(conf_state.voters), set(conf_state.learners)
+    if learners & (voters | set(conf_state.voters_outgoing)) or len(voters) != len(conf_state.voters):
+        raise CodecError("a configuration names a member twice")
+    return conf_state

@@ -65,6 +65,8 @@ log = logging.getLogger(__name__)
 INBOX_MESSAGES_MAX: Final = 16384
 PROPOSALS_QUEUED_MAX: Final = 8192
 PROPOSE_BATCH_BYTES: Final = 1 << 20
+MALFORMED_LOGGED_MAX: Final = 20
+"""Lines a process writes about messages that make no sense; a peer that sends them sends many."""
 FORWARDED: Final = 0
 """The request id of a proposal that waits elsewhere."""
 APPLY_SLICE_ENTRIES: Final = 256
@@ -192,6 +194,7 @@ class RaftDriver:
         self.late_ticks = 0
         self.late_tick_s_max = 0.0
         self.dropped_messages = 0
+        self._malformed_logged = 0
         self.proposals_total = 0
         self.turns = 0
 
@@ -351,6 +354,12 @@ class RaftDriver:
     # what the transport delivers (raft.transport.PeerHandler)
 
     def receive(self, messages: Sequence[Message]) -> None:
+        if any(message.type is MessageType.SNAP for message in messages):
+            # A snapshot counts only with its image, which comes by receive_snapshot.
+            messages = [message for message in messages if message.type is not MessageType.SNAP]
+        self._enqueue(messages)
+
+    def _enqueue(self, messages: Sequence[Message]) -> None:
         room = INBOX_MESSAGES_MAX - len(self._inbox)
         if len(messages) > room:
             self.dropped_messages += len(messages) - max(room, 0)
@@ -374,7 +383,7 @@ class RaftDriver:
         for older in [known for known in self._images if known <= self._application.applied_index]:
             await asyncio.to_thread(self._images.pop(older).unlink, missing_ok=True)
         self._images[index] = path
-        self.receive([message])
+        self._enqueue([message])
 
     # the turn
 
@@ -406,7 +415,9 @@ class RaftDriver:
                 node.step(message)
             except (ProposalDropped, StepPeerNotFound, StepLocalMessage, MalformedMessage) as dropped:
                 self.dropped_messages += 1
-                log.debug("message dropped: %s", dropped)
+                if isinstance(dropped, MalformedMessage) and self._malformed_logged < MALFORMED_LOGGED_MAX:
+                    self._malformed_logged += 1
+                    log.warning("message of member %x dropped: %s", message.from_, dropped)
         if self._unreachable:
             for peer in self._unreachable:
                 node.report_unreachable(peer)

@@ -53,6 +53,11 @@ class Follower(Elections):
     def on_heartbeat(self, message: Message) -> None:
         """Follow the commit index the leader knows to be here; echo its read round."""
         self.hear_leader(message)
+        if message.commit > self.log.last_index:
+            raise MalformedMessage(
+                f"the leader counts on entries up to {message.commit} here, and this log ends at "
+                f"{self.log.last_index}: it was lost or replaced, or the message is forged"
+            )
         self.commit_to(message.commit)
         self.send(Message(MessageType.HEARTBEAT_RESP, message.from_, self.id, self.term, context=message.context))
 

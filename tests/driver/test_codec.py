@@ -10,7 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raft.codec import decode_frame, encode_frame
-from raft.core.types import ConfState, Entry, EntryType, Message, MessageType, Snapshot
+from raft.core.confchange import encode as encode_conf_change
+from raft.core.types import (
+    ConfChange,
+    ConfChangeType,
+    ConfChangeV2,
+    ConfState,
+    Entry,
+    EntryType,
+    Message,
+    MessageType,
+    Snapshot,
+)
 from raft.errors import CodecError
 
 WIRE_TYPES = (
@@ -32,14 +43,16 @@ def random_message(rng: random.Random) -> Message:
     def node() -> int:
         return rng.choice((1, rng.getrandbits(63) + 1, (1 << 64) - 1))
 
-    def nodes() -> tuple[int, ...]:
-        return tuple(node() for _ in range(rng.randrange(4)))
+    def entry() -> Entry:
+        kind, data = EntryType.NORMAL, rng.randbytes(rng.randrange(40))
+        if rng.random() < 0.3:
+            kind, data = encode_conf_change(
+                ConfChangeV2((ConfChange(ConfChangeType.ADD_VOTER, node()),), context=data)
+            )
+        return Entry(number(), number(), kind, data)
 
-    entries = tuple(
-        Entry(number(), number(), rng.choice(tuple(EntryType)), rng.randbytes(rng.randrange(40)))
-        for _ in range(rng.randrange(3))
-    )
-    conf_state = ConfState(nodes(), nodes(), nodes(), nodes(), rng.random() < 0.5)
+    entries = tuple(entry() for _ in range(rng.randrange(3)))
+    conf_state = ConfState((1, 2), (3,), (4,), (4,), rng.random() < 0.5)
     snapshot = rng.choice((None, Snapshot(number(), number(), conf_state, rng.randbytes(3))))
     return Message(
         rng.choice(WIRE_TYPES), node(), node(), number(), number(), number(), entries, number(), node(),
@@ -116,6 +129,9 @@ def _row(**changes: object) -> bytes:
         (_row(snapshot=[1, 1, [[0], [], [], [], False], b""]), "ids"),
         (_row(snapshot=[1, 1, [[1], [], [], []], b""]), "boolean"),
         (_row(reject=1), "boolean"),
+        (_row(entries=[[1, 2, 1, b"??"]]), "no configuration change"),
+        (_row(snapshot=[1, 1, [[1, 1], [], [], [], False], b""]), "names a member twice"),
+        (_row(snapshot=[1, 1, [[1], [1], [], [], False], b""]), "names a member twice"),
     ],
 )
 def test_what_has_not_the_right_shape_is_refused_with_the_reason(frame: bytes, problem: str) -> None:

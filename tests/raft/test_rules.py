@@ -196,17 +196,18 @@ def test_candidates_ignore_timeout_now() -> None:
 
 
 def test_a_refusal_is_told_once() -> None:
-    raft_node = RawNode(
-        Config(id=1, storage=storage_with((1,)), rng=random.Random(1), check_quorum=False, pre_vote=False)
-    )
-    raft_node.campaign()
-    while raft_node.has_ready():
-        raft_node.ready()
-        raft_node.advance()
-    assert not raft_node.propose_conf_change(ConfChangeV2(context=b"id"))
-    assert raft_node.ready().refused_conf_changes == (RefusedConfChange(raft_node.last_index, b"id"),)
-    raft_node.advance()
-    assert raft_node.ready().refused_conf_changes == ()
+    storage = storage_with((1,))
+    node = RawNode(Config(id=1, storage=storage, rng=random.Random(1), check_quorum=False, pre_vote=False))
+    node.campaign()
+    while node.has_ready():
+        storage.append(node.ready().entries)
+        node.advance()
+    assert not node.propose_conf_change(ConfChangeV2(context=b"id"))
+    ready = node.ready()
+    assert ready.refused_conf_changes == (RefusedConfChange(node.last_index, b"id"),)
+    storage.append(ready.entries)
+    node.advance()
+    assert node.ready().refused_conf_changes == ()
 
 
 def test_a_write_without_entries_still_acknowledges_what_is_unstable() -> None:
@@ -226,9 +227,10 @@ def test_a_demoted_voter_becomes_a_learner_when_the_joint_configuration_ends() -
     raft.apply_conf_change(
         ConfChangeV2((ConfChange(ConfChangeType.ADD_LEARNER, 3),), ConfChangeTransition.JOINT_EXPLICIT)
     )
-    assert not raft.tracker.progress[3].is_learner  # it still votes in the outgoing half
+    flags = [raft.tracker.progress[3].is_learner]  # it still votes in the outgoing half
     raft.apply_conf_change(ConfChangeV2())
-    assert raft.tracker.progress[3].is_learner
+    flags.append(raft.tracker.progress[3].is_learner)
+    assert flags == [False, True]
     assert raft.tracker.config.conf_state() == ConfState((1, 2), (3,))
 
 

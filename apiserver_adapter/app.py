@@ -7,6 +7,7 @@ import logging
 import platform
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from aiohttp import web
 
@@ -19,6 +20,7 @@ from . import handlers_delete, handlers_read, handlers_sub, handlers_write, path
 from .body import BODY_BYTES_MAX
 from .compactor import INTERVAL_S, Compactor
 from .context import Context, Stores
+from .custom_resources import DefinitionController
 from .discovery import Discovery
 from .errors import ApiError, internal_error, method_not_allowed, to_api_error
 from .health import Health
@@ -46,6 +48,7 @@ VERSION = {
 }
 _ROOT_PATHS = ("/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version")
 _SETUP_RETRY_S = 0.2
+_CUSTOM_READY_LIMIT_S = 5.0
 
 
 class ApiServer:
@@ -72,40 +75,71 @@ class ApiServer:
         self._recovery = StoreRecovery(backend)
         self._compactor = Compactor(backend, compaction_interval_s)
         self._leases = LeaseManager(backend)
+        self._trust_progress = trust_progress
         self.cachers: dict[str, Cacher] = {}
-        stores = {}
+        self.stores = Stores(self.registry, {})
         for kind in self.registry:
-            codec = Codec(kind.resource())
-            cacher = None
-            if kind.cached:
-                cacher = Cacher(backend, codec, self._recovery, trust_progress=trust_progress)
+            cacher = self._add_store(kind)
+            if cacher is not None:
                 self.cachers[kind.group_resource] = cacher
-            stores[kind.group_resource] = ObjectStore(backend, codec, cacher, self._leases)
-        self.stores = Stores(self.registry, stores)
+        self._tasks: asyncio.TaskGroup | None = None
+        self._custom: dict[str, asyncio.Task[None]] = {}
+        self._definitions = DefinitionController(self.stores, self._serve_custom, self._withdraw_custom)
         self.health = Health(backend, self.is_ready)
         self._set_up = asyncio.Event()
         self._discovery = Discovery(self.registry)
         self._openapi = OpenApi(self.registry)
 
+    def _add_store(self, kind: Kind) -> Cacher | None:
+        codec = Codec(kind.resource())
+        cacher = None
+        if kind.cached:
+            cacher = Cacher(self._backend, codec, self._recovery, trust_progress=self._trust_progress)
+        self.stores.by_kind[kind.identity] = ObjectStore(self._backend, codec, cacher, self._leases)
+        return cacher
+
+    async def _serve_custom(self, kind: Kind) -> None:
+        """Serve a kind that a definition has brought; returns once its cache has a state."""
+        known = self.registry.find(kind.group, kind.version, kind.plural)
+        if (known is not None and not known.custom) or self._tasks is None:
+            return
+        cacher = self._add_store(kind)
+        assert cacher is not None
+        self._custom[kind.identity] = self._tasks.create_task(cacher.run())
+        with suppress(TimeoutError):  # it is served anyway: its cache answers 429 until it has a state
+            await asyncio.wait_for(cacher.wait_ready(), _CUSTOM_READY_LIMIT_S)
+        self.registry.add(kind)
+
+    def _withdraw_custom(self, kind: Kind) -> None:
+        task = self._custom.pop(kind.identity, None)
+        if task is not None:
+            self.registry.remove(kind)
+            self.stores.by_kind.pop(kind.identity, None)
+            task.cancel()
+
     def is_ready(self) -> bool:
         """Whether the system namespaces exist and every cache holds a complete state."""
-        return self._set_up.is_set() and all(cacher.ready for cacher in self.cachers.values())
+        ready = self._set_up.is_set() and self._definitions.synced.is_set()
+        return ready and all(cacher.ready for cacher in self.cachers.values())
 
     async def wait_ready(self) -> None:
         """Until :meth:`is_ready` for the first time."""
         await self._set_up.wait()
+        await self._definitions.synced.wait()
         for cacher in self.cachers.values():
             await cacher.wait_ready()
 
     async def run(self) -> None:
         """Feed the caches and run the controllers until cancelled; running watches end then."""
         async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
             tasks.create_task(self._recovery.run())
             tasks.create_task(self._prepare_store())
             tasks.create_task(self._compactor.run())
             for cacher in self.cachers.values():
                 tasks.create_task(cacher.run())
             tasks.create_task(NamespaceController(self.stores).run())
+            tasks.create_task(self._definitions.run())
 
     async def _prepare_store(self) -> None:
         while not self._set_up.is_set():

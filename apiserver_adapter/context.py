@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -21,11 +20,11 @@ class Stores:
     """
 
     registry: Registry
-    by_kind: Mapping[str, ObjectStore]
+    by_kind: dict[str, ObjectStore]
     deleted_namespaces: set[str] = field(default_factory=set)
 
     def of(self, kind: Kind) -> ObjectStore:
-        return self.by_kind[kind.group_resource]
+        return self.by_kind[kind.identity]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from watchcache.errors import AlreadyExists, NotFound
 
 from . import body, managed_fields
 from .context import Context
+from .custom_resources import prepare_definition
 from .errors import ApiError, already_exists, bad_request, cause, forbidden, invalid, unsupported_media_type
 from .handlers_read import object_response
 from .namespaces import check_open_for_create
@@ -64,6 +65,8 @@ async def create_object(context: Context, obj: Object, writer: Writer) -> bytes:
     kind, metadata = context.kind, metadata_of(obj)
     base = metadata.get("generateName") if not metadata.get("name") else None
     prepare_create(kind, obj)
+    if kind.kind == "CustomResourceDefinition":
+        prepare_definition(obj)
     if writer.operation == "Update":
         managed_fields.track_update(kind, {"metadata": {}}, obj, writer.manager, writer.subresource)
     for attempt in range(NAME_ATTEMPTS):
@@ -106,8 +109,9 @@ async def patch(context: Context, subresource: str = "") -> web.Response:
     """PATCH in any of the four forms."""
     request = context.request
     patch_type = body.media_type(request)
-    if patch_type not in PATCH_TYPES:
-        raise unsupported_media_type(PATCH_TYPES)
+    accepted = [kind for kind in PATCH_TYPES if kind != STRATEGIC_PATCH or not context.kind.custom]
+    if patch_type not in accepted:
+        raise unsupported_media_type(accepted)
     validation = field_validation(request)
     dry = dry_run(request)
     if patch_type != APPLY_PATCH and "force" in request.query:

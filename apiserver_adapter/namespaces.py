@@ -107,14 +107,26 @@ class NamespaceController:
             await watcher.aclose()
 
     async def _look_at(self, item: StoredObject) -> None:
-        if item.decode()["metadata"].get("deletionTimestamp"):
+        if "deletionTimestamp" not in item.decode()["metadata"]:
+            return
+        try:
             await self._empty(item.name)
             await self._finalize(item.name)
+        except NotFound:
+            return  # gone already
+
+    async def _check_terminating(self, name: str) -> None:
+        """Raises NotFound if the namespace has gone, or another one by the same name has come."""
+        live = await self._namespaces.get(name)
+        if "deletionTimestamp" not in live.decode()["metadata"]:
+            raise NotFound(live.key)
 
     async def _empty(self, namespace: str) -> None:
         for kind in self._stores.registry:
-            if kind.namespaced:
-                await self._empty_kind(kind, self._stores.of(kind), namespace)
+            store = self._stores.by_kind.get(kind.identity)  # a custom kind may have gone meanwhile
+            if kind.namespaced and store is not None:
+                await self._check_terminating(namespace)
+                await self._empty_kind(kind, store, namespace)
 
     @staticmethod
     async def _empty_kind(kind: Kind, store: ObjectStore, namespace: str) -> None:
@@ -130,16 +142,15 @@ class NamespaceController:
         def without_finalizers(current: StoredObject | None) -> Object:
             assert current is not None
             obj = current.decode()
+            if "deletionTimestamp" not in obj["metadata"]:
+                raise NotFound(current.key)
             obj["spec"] = {**(obj.get("spec") or {}), "finalizers": []}
             return obj
 
-        try:
-            item = await self._namespaces.guaranteed_update(name, without_finalizers)
-            if not item.decode()["metadata"].get("finalizers"):
-                version = Preconditions(resource_version=str(item.resource_version))
-                await self._namespaces.delete(name, preconditions=version)
-        except NotFound:
-            return
+        item = await self._namespaces.guaranteed_update(name, without_finalizers)
+        if not item.decode()["metadata"].get("finalizers"):
+            version = Preconditions(resource_version=str(item.resource_version))
+            await self._namespaces.delete(name, preconditions=version)
 
 
 class _NotEmpty(StorageError):

@@ -163,10 +163,16 @@ def prepare_update(kind: Kind, new: Object, old: Object, subresource: str = "") 
     if kind.kind == "Namespace":
         new["spec"] = {**(new.get("spec") or {}), "finalizers": (old.get("spec") or {}).get("finalizers") or []}
     set_defaults(kind, new)
-    if kind.generation and new.get("spec") != old.get("spec"):
+    if kind.generation and _specification(kind, new) != _specification(kind, old):
         metadata["generation"] = before.get("generation", 1) + 1
     validate_metadata(kind, metadata)
     return new
+
+
+def _specification(kind: Kind, obj: Object) -> Object:
+    """What counts for the generation: everything but metadata and a status of its own."""
+    apart = ("apiVersion", "kind", "metadata", *(("status",) if kind.has_status else ()))
+    return {key: value for key, value in obj.items() if key not in apart}
 
 
 def mark_deleted(kind: Kind, obj: Object, grace_s: int) -> None:

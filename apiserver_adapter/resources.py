@@ -10,6 +10,17 @@ from watchcache.codec import Object, Resource
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
 
+@dataclass(frozen=True, slots=True)
+class PrinterColumn:
+    """A table column that a custom resource definition asks for."""
+
+    name: str
+    json_path: str
+    type: str = "string"
+    format: str = ""
+    priority: int = 0
+
+
 @dataclass(frozen=True)
 class Kind:
     """One served resource.
@@ -19,6 +30,7 @@ class Kind:
         selectable: field selectors beyond metadata.*: label to path.
         graceful: deletion waits for a grace period (seconds by default 30).
         returns_deleted: an immediate delete answers with the object rather than a Status.
+        custom: defined by a custom resource definition, with ``columns`` for its tables.
         cached: served by a watch cache; events are not.
         needs_version: a PUT must carry the resourceVersion.
         ttl_s: objects vanish after this many seconds, 0 for never.
@@ -43,6 +55,8 @@ class Kind:
     ttl_s: int = 0
     generation: bool = False
     needs_version: bool = False
+    custom: bool = False
+    columns: tuple[PrinterColumn, ...] = ()
 
     @property
     def api_version(self) -> str:
@@ -51,6 +65,11 @@ class Kind:
     @property
     def list_kind(self) -> str:
         return self.kind + "List"
+
+    @property
+    def identity(self) -> str:
+        """ "apps/v1/deployments": unlike the group resource, it tells versions apart."""
+        return f"{self.api_version}/{self.plural}"
 
     @property
     def group_resource(self) -> str:
@@ -174,6 +193,12 @@ KINDS: tuple[Kind, ...] = (
         "batch", "v1", "jobs", "Job", "job", categories=("all",), subresources=("status",),
         generation=True, selectable=_same("status.successful"),
     ),
+    Kind(
+        "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition",
+        "customresourcedefinition", namespaced=False, short_names=("crd", "crds"),
+        storage="apiextensions.k8s.io/customresourcedefinitions", subresources=("status",), generation=True,
+        categories=("api-extensions",),
+    ),
     Kind("coordination.k8s.io", "v1", "leases", "Lease", "lease", needs_version=True),
 )  # fmt: skip
 
@@ -185,7 +210,13 @@ class Registry:
         self._by_path = {(kind.group, kind.version, kind.plural): kind for kind in kinds}
 
     def __iter__(self) -> Iterator[Kind]:
-        return iter(self._by_path.values())
+        return iter(list(self._by_path.values()))
+
+    def add(self, kind: Kind) -> None:
+        self._by_path[kind.group, kind.version, kind.plural] = kind
+
+    def remove(self, kind: Kind) -> None:
+        self._by_path.pop((kind.group, kind.version, kind.plural), None)
 
     def find(self, group: str, version: str, plural: str) -> Kind | None:
         return self._by_path.get((group, version, plural))

@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .resources import Kind
+from watchcache.codec import dump
+
+from . import json_path
+from .resources import Kind, PrinterColumn
 
 Object = dict[str, Any]
 Cell = str | int | None
@@ -240,7 +243,20 @@ _COLUMNS: Mapping[str, Sequence[Column]] = {
 }
 
 
+def _custom(column: PrinterColumn) -> Column:
+    def cell(obj: Object) -> Cell:
+        value = json_path.first(column.json_path, obj)
+        if column.type == "date":
+            return _since(value)
+        return value if value is None or isinstance(value, int | str) else dump(value).decode()
+
+    # Dates are shown as ages, so they are strings to the client.
+    return Column(column.name, cell, column.type, column.format, column.priority)
+
+
 def columns_of(kind: Kind) -> Sequence[Column]:
+    if kind.columns:
+        return (_NAME, *map(_custom, kind.columns))
     return _COLUMNS.get(kind.kind, (_NAME, _AGE))
 
 

@@ -56,7 +56,14 @@ class Application(Protocol):
         ...
 
     async def make_image(self, path: Path) -> Snapshot:
-        """Write a consistent image to ``path`` and return the position and configuration it holds."""
+        """Write a consistent image to ``path`` and return the position and configuration it holds.
+
+        Raises OSError when it cannot be made.
+        """
+        ...
+
+    async def check_image(self, path: Path) -> Snapshot:
+        """The position and configuration that a received image holds; raises OSError when it is none."""
         ...
 
     async def install_image(self, path: Path, snapshot: Snapshot) -> None:

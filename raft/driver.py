@@ -378,6 +378,9 @@ class RaftDriver:
     async def receive_snapshot(self, message: Message, image: Path) -> None:
         assert message.snapshot is not None
         index = message.snapshot.index
+        held = await self._application.check_image(image)
+        if held != message.snapshot._replace(data=b""):
+            raise Refused(f"the image holds entry {held.index}, its message says {index}")
         path = self._work_dir / f"{index:016x}.snap"
         await asyncio.to_thread(image.replace, path)
         for older in [known for known in self._images if known <= self._application.applied_index]:

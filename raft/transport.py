@@ -363,7 +363,9 @@ class _Incoming(FrameProtocol):
     def _snapshot_frame(self, kind: int, payload: bytes) -> None:
         if kind == Kind.MESSAGES and self._snapshot is None:
             message = self._snapshot_message(payload)
-            self._snapshot = self._owner.spawn(self._owner.take_snapshot(message, self._chunks, self._taken))
+            self._snapshot = self._owner.spawn(
+                self._owner.take_snapshot(message, self._chunks, self._taken, self.abort)
+            )
         elif kind in (Kind.CHUNK, Kind.END) and self._snapshot is not None:
             self._chunks.put_nowait(payload if kind == Kind.CHUNK else None)
             if self._chunks.qsize() > SNAPSHOT_CHUNKS_QUEUED and self.transport is not None:
@@ -569,25 +571,37 @@ class TcpTransport:
                 answer = await handler(argument)
             except RaftError as refused:
                 error = str(refused)
+            except Exception as defect:  # of the handler: its caller must hear of it, and nobody else suffer
+                log.exception("member call %r failed", method)
+                error = f"{type(defect).__name__}: {defect}"
         connection.send(Kind.ANSWER, msgpack.packb((number, error, answer)))
 
     async def take_snapshot(
-        self, message: Message, chunks: asyncio.Queue[bytes | None], taken: Callable[[bool], None]
+        self,
+        message: Message,
+        chunks: asyncio.Queue[bytes | None],
+        taken: Callable[[bool], None],
+        failed: Callable[[], None],
     ) -> None:
         """Write an image as it arrives; hand it over once it is complete and synced."""
         self._snapshot_number += 1
         path = self._inbox_dir / f"incoming-{self._snapshot_number}.snap"
-        file = await asyncio.to_thread(path.open, "wb")
         try:
-            while (chunk := await chunks.get()) is not None:
-                await asyncio.to_thread(file.write, chunk)
-                taken(False)
-            await asyncio.to_thread(_sync_and_close, file)
+            file = await asyncio.to_thread(path.open, "wb")
+            try:
+                while (chunk := await chunks.get()) is not None:
+                    await asyncio.to_thread(file.write, chunk)
+                    taken(False)
+                await asyncio.to_thread(_sync_and_close, file)
+            finally:
+                file.close()
             await self.handler.receive_snapshot(message, path)
-        except BaseException:
-            file.close()
+        except (OSError, RaftError) as error:
+            log.warning("a snapshot from %x was not taken: %s", message.from_, _describe(error))
+            failed()
+            return
+        finally:
             path.unlink(missing_ok=True)
-            raise
         taken(True)
 
 

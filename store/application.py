@@ -24,6 +24,7 @@ from store.cluster import (
 from store.errors import Code, EtcdError
 from store.etcdpb import internal_pb2
 from store.machine import META, Machine
+from store.state import read_applied
 
 CONF_STATE_KEY = b"confState"
 
@@ -91,8 +92,14 @@ class MachineApplication:
 
     async def make_image(self, path: Path) -> Snapshot:
         path.unlink(missing_ok=True)
-        index, term = await self._machine.snapshot_to(path)
-        return Snapshot(index, term, await asyncio.to_thread(_conf_state_in, path))
+        try:
+            index, term = await self._machine.snapshot_to(path)
+            return Snapshot(index, term, await asyncio.to_thread(_conf_state_in, path))
+        except sqlite3.Error as error:
+            raise OSError(f"no image of the state could be made: {error}") from error
+
+    async def check_image(self, path: Path) -> Snapshot:
+        return await asyncio.to_thread(_check_image, path)
 
     async def install_image(self, path: Path, snapshot: Snapshot) -> None:
         await self._machine.install(path)
@@ -104,6 +111,18 @@ def _conf_state_in(path: Path) -> ConfState:
     with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
         row = db.execute("SELECT value FROM bucket WHERE name = ? AND key = ?", (META, CONF_STATE_KEY)).fetchone()
     return decode_conf_state(row[0])
+
+
+def _check_image(path: Path) -> Snapshot:
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+            problems = [row[0] for row in db.execute("PRAGMA quick_check(1)")]
+        if problems != ["ok"]:
+            raise OSError(f"the image is damaged: {problems[0]}")
+        index, term = read_applied(path)
+        return Snapshot(index, term, _conf_state_in(path))
+    except (sqlite3.Error, ValueError, TypeError) as error:
+        raise OSError(f"this is no image of a state: {error}") from error
 
 
 def _nothing() -> None:

@@ -59,6 +59,9 @@ class Counting:
     async def make_image(self, path: Path) -> Snapshot:
         raise OSError("this state machine makes no images")
 
+    async def check_image(self, path: Path) -> Snapshot:
+        raise OSError("no images here")
+
     async def install_image(self, path: Path, snapshot: Snapshot) -> None:
         raise OSError("this state machine takes no images")
 

@@ -61,6 +61,9 @@ class Journal:
     async def make_image(self, path: Path) -> Snapshot:
         raise OSError("a journal makes no images")
 
+    async def check_image(self, path: Path) -> Snapshot:
+        raise OSError("no images here")
+
     async def install_image(self, path: Path, snapshot: Snapshot) -> None:
         raise OSError("a journal takes no images")
 

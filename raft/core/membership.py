@@ -6,7 +6,7 @@ from . import confchange
 from .errors import ConfChangeError, InvariantViolation, ProposalDropped
 from .proposals import Proposals
 from .roles import Cause
-from .sizes import entries_size, payload_size
+from .sizes import ENTRY_OVERHEAD, payload_size
 from .trace import CommitAdvanced, ConfigSwitched
 from .tracker import Configuration, Progress
 from .types import (
@@ -90,8 +90,9 @@ class Membership(Proposals):
     def applied_entries(self, entries: tuple[Entry, ...]) -> None:
         """The state machine has applied ``entries``."""
         if entries:
-            self.applied_to(entries[-1].index, entries_size(entries))
-            self.reduce_uncommitted(payload_size(entries))
+            payload = payload_size(entries)
+            self.applied_to(entries[-1].index, payload + ENTRY_OVERHEAD * len(entries))
+            self.reduce_uncommitted(payload)
 
     def applied_to(self, index: int, size: int) -> None:
         """The state machine is at ``index``; leaves a joint configuration that asks for it (paper §6)."""

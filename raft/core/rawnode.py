@@ -31,6 +31,7 @@ from .types import (
     MessageType,
     Ready,
     Role,
+    Snapshot,
 )
 
 LOCAL_TYPES = frozenset(
@@ -236,20 +237,20 @@ class RawNode:
         raft = self.raft
         log = raft.log
         hard_state, soft_state = self._changed_hard_state(), raft.soft_state
-        entries = log.unstable.next_entries()
+        entries, snapshot = log.unstable.next_entries(), log.unstable.next_snapshot()
+        committed = log.next_committed(allow_unstable=not self._async_writes)
         previous = self._previous_hard_state
-        ready = Ready(
+        return Ready(
             soft_state if soft_state != self._previous_soft_state else None,
             hard_state,
             tuple(raft.read_states),
             entries,
-            log.unstable.next_snapshot(),
-            log.next_committed(allow_unstable=not self._async_writes),
-            (),
+            snapshot,
+            committed,
+            self._outgoing(hard_state, entries, snapshot, committed),
             bool(entries) or (raft.term, raft.vote) != (previous.term, previous.vote),
             tuple(raft.refused_conf_changes),
         )
-        return ready._replace(messages=self._outgoing(ready))
 
     def ready(self) -> Ready:
         """Take everything there is to do. Without async storage writes, ``advance`` must follow."""
@@ -273,51 +274,52 @@ class RawNode:
             return None
         return hard_state
 
-    def _outgoing(self, ready: Ready) -> tuple[Message, ...]:
+    def _outgoing(
+        self,
+        hard_state: HardState | None,
+        entries: tuple[Entry, ...],
+        snapshot: Snapshot | None,
+        committed: tuple[Entry, ...],
+    ) -> tuple[Message, ...]:
         """In the order they were sent; then what waits for the disk; then the work of the storage threads."""
         raft = self.raft
         messages = list(raft.messages)
         if not self._async_writes:
             messages += [message for message in raft.after_append if message.to != raft.id]
             return tuple(messages)
-        if ready.entries or ready.hard_state or ready.snapshot or raft.after_append:
-            messages.append(self._storage_append(ready))
-        if ready.committed_entries:
-            applied = self._storage_applied(ready)
+        if entries or hard_state is not None or snapshot is not None or raft.after_append:
+            messages.append(self._storage_append(hard_state or EMPTY_HARD_STATE, entries, snapshot))
+        if committed:
+            responses = (self._storage_applied(committed),)
             messages.append(
-                Message(
-                    MessageType.STORAGE_APPLY,
-                    APPLY_THREAD,
-                    raft.id,
-                    entries=ready.committed_entries,
-                    responses=(applied,),
-                )
+                Message(MessageType.STORAGE_APPLY, APPLY_THREAD, raft.id, entries=committed, responses=responses)
             )
         return tuple(messages)
 
-    def _storage_append(self, ready: Ready) -> Message:
+    def _storage_append(
+        self, hard_state: HardState, entries: tuple[Entry, ...], snapshot: Snapshot | None
+    ) -> Message:
         responses = list(self.raft.after_append)
-        if self._wants_append_response(ready):
-            responses.append(self._storage_appended(ready))
-        hard_state = ready.hard_state or EMPTY_HARD_STATE
+        if self._wants_append_response(snapshot):
+            responses.append(self._storage_appended(snapshot))
         return Message(
             MessageType.STORAGE_APPEND,
             APPEND_THREAD,
             self.raft.id,
             term=hard_state.term,
-            entries=ready.entries,
+            entries=entries,
             commit=hard_state.commit,
             vote=hard_state.vote,
-            snapshot=ready.snapshot,
+            snapshot=snapshot,
             responses=tuple(responses),
         )
 
-    def _wants_append_response(self, ready: Ready) -> bool:
+    def _wants_append_response(self, snapshot: Snapshot | None) -> bool:
         """Whenever anything is unstable, also when this write has no entries: a later term must trim what an
         acknowledgement of an earlier one could not (contract §17)."""
-        return bool(self.raft.log.unstable.entries) or ready.snapshot is not None
+        return bool(self.raft.log.unstable.entries) or snapshot is not None
 
-    def _storage_appended(self, ready: Ready) -> Message:
+    def _storage_appended(self, snapshot: Snapshot | None) -> Message:
         """The acknowledgement of a write: the position and term it makes durable, as of now."""
         raft = self.raft
         unstable = bool(raft.log.unstable.entries)
@@ -328,11 +330,11 @@ class RawNode:
             raft.term,
             raft.log.last_term if unstable else 0,
             raft.log.last_index if unstable else 0,
-            snapshot=ready.snapshot,
+            snapshot=snapshot,
         )
 
-    def _storage_applied(self, ready: Ready) -> Message:
-        return Message(MessageType.STORAGE_APPLY_RESP, self.raft.id, APPLY_THREAD, entries=ready.committed_entries)
+    def _storage_applied(self, committed: tuple[Entry, ...]) -> Message:
+        return Message(MessageType.STORAGE_APPLY_RESP, self.raft.id, APPLY_THREAD, entries=committed)
 
     def _accept(self, ready: Ready) -> None:
         raft = self.raft
@@ -342,10 +344,10 @@ class RawNode:
             self._previous_hard_state = ready.hard_state
         if not self._async_writes:
             steps = [message for message in raft.after_append if message.to == raft.id]
-            if self._wants_append_response(ready):
-                steps.append(self._storage_appended(ready))
+            if self._wants_append_response(ready.snapshot):
+                steps.append(self._storage_appended(ready.snapshot))
             if ready.committed_entries:
-                steps.append(self._storage_applied(ready))
+                steps.append(self._storage_applied(ready.committed_entries))
             self._steps_on_advance = steps
         raft.read_states.clear()
         raft.refused_conf_changes.clear()

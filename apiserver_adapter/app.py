@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import platform
+import time
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -25,9 +26,11 @@ from .discovery import Discovery
 from .errors import ApiError, internal_error, method_not_allowed, to_api_error
 from .health import Health
 from .leases import LeaseManager
+from .metrics import CONTENT_TYPE, Metrics
 from .namespaces import NamespaceController, ensure_system_namespaces
 from .negotiation import json_response, status_response, text_not_found
 from .openapi import OpenApi
+from .query import flag
 from .resources import Kind, Registry
 from .store import ObjectStore
 
@@ -46,7 +49,7 @@ VERSION = {
     "compiler": "cpython",
     "platform": f"{platform.system().lower()}/{'amd64' if platform.machine() == 'x86_64' else platform.machine()}",
 }
-_ROOT_PATHS = ("/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version")
+_ROOT_PATHS = ("/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version")
 _SETUP_RETRY_S = 0.2
 _CUSTOM_READY_LIMIT_S = 5.0
 
@@ -86,6 +89,7 @@ class ApiServer:
         self._custom: dict[str, asyncio.Task[None]] = {}
         self._definitions = DefinitionController(self.stores, self._serve_custom, self._withdraw_custom)
         self.health = Health(backend, self.is_ready)
+        self.metrics = Metrics()
         self._set_up = asyncio.Event()
         self._discovery = Discovery(self.registry)
         self._openapi = OpenApi(self.registry)
@@ -157,6 +161,7 @@ class ApiServer:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request; whatever fails becomes a Status."""
+        started = time.monotonic()
         try:
             response = await self._respond(request)
         except ApiError as exc:
@@ -167,10 +172,24 @@ class ApiServer:
                 log.exception("request failed: %s %s", request.method, request.path)
                 error = internal_error(exc)
             response = status_response(request, error.status())
+        self._observe(request, response.status, time.monotonic() - started)
         if not response.prepared:
             response.headers.setdefault("Cache-Control", "no-cache, private")
             response.headers.setdefault("Audit-Id", str(uuid.uuid4()))
         return response
+
+    def _observe(self, request: web.Request, code: int, seconds: float) -> None:
+        path = paths.parse(request.path)
+        kind = self.registry.find(path.group, path.version, path.plural) if path else None
+        if path is None or kind is None:
+            return  # paths of no resource would make as many series as clients can think of
+        verb = request.method
+        if verb == "GET" and (path.watch or flag(request, "watch")):
+            verb = "WATCH"
+        elif verb == "GET" and not path.name:
+            verb = "LIST"
+        resource = f"{kind.plural}/{path.subresource}" if path.subresource in kind.subresources else kind.plural
+        self.metrics.observe(verb, kind.group, resource, code, seconds)
 
     async def _respond(self, request: web.Request) -> web.StreamResponse:
         for respond in (self._openapi.respond, self._discovery.respond, self._root):
@@ -191,9 +210,11 @@ class ApiServer:
             return text_not_found()
         return await self._serve(Context(request, path, kind, self.stores))
 
-    @staticmethod
-    def _root(request: web.Request) -> web.Response | None:
+    def _root(self, request: web.Request) -> web.Response | None:
         path = request.path.rstrip("/")
+        if path == "/metrics":
+            text = self.metrics.render(self.cachers).encode()
+            return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
         if path == "/version":
             return json_response(request, VERSION)
         return json_response(request, {"paths": list(_ROOT_PATHS)}) if path == "" else None

@@ -393,6 +393,18 @@ async def test_version_names_a_minor_that_kubectl_has(api: Api) -> None:
     assert body["platform"]
 
 
+async def test_metrics_count_requests_and_describe_the_caches(api: Api) -> None:
+    await make(api, "a")
+    await api.get(f"{CMS}/missing")
+    await api.get("/api/v1/nothing-of-ours")
+    text = (await api.get("/metrics")).text
+    assert 'apiserver_request_total{verb="POST",group="",resource="configmaps",code="201"} 1' in text
+    assert 'apiserver_request_total{verb="GET",group="",resource="configmaps",code="404"} 1' in text
+    assert "nothing-of-ours" not in text
+    assert 'apiserver_watch_cache_capacity{resource="configmaps"} 100' in text
+    assert 'apiserver_request_duration_seconds_bucket{verb="POST",le="+Inf"} 1' in text
+
+
 async def test_reviews_allow_everything(api: Api) -> None:
     path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     body = {"spec": {"resourceAttributes": {"verb": "get", "resource": "pods"}}}

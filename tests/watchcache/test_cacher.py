@@ -336,6 +336,62 @@ async def test_a_revision_with_several_writes_becomes_visible_as_a_whole() -> No
         assert len(await take(after_first, 2)) == 2
 
 
+async def test_case_86_who_answers_which_list() -> None:
+    """Every combination of version, match, limit and token: by the cache alone, or by a read of objects."""
+    backend = FakeBackend()
+    for name in "abc":
+        put(backend, name)
+    async with running(backend) as cacher:
+        now = str(backend.revision)
+        token = ContinueToken(backend.revision, "ns/a\0").encode()
+        inconsistent = ContinueToken(-1, "ns/a\0").encode()
+        by_cache = [
+            ListOptions(),
+            ListOptions(limit=1),
+            ListOptions(continue_token=inconsistent),
+            ListOptions(resource_version="0"),
+            ListOptions(resource_version="0", limit=1),
+            ListOptions(resource_version="0", match=NOT_OLDER_THAN, limit=1),
+            ListOptions(resource_version=now),
+            ListOptions(resource_version=now, match=NOT_OLDER_THAN),
+            ListOptions(resource_version=now, match=NOT_OLDER_THAN, limit=1),
+        ]
+        by_store = [
+            ListOptions(resource_version=now, limit=1),
+            ListOptions(resource_version=now, match=EXACT),
+            ListOptions(resource_version=now, match=EXACT, limit=1),
+            ListOptions(continue_token=token),
+            ListOptions(continue_token=token, limit=1),
+            ListOptions(resource_version="0", continue_token=token),
+        ]
+        for expected, cases in ((False, by_cache), (True, by_store)):
+            for options in cases:
+                backend.ranges.clear()
+                await cacher.list(options)
+                assert bool(backend.ranges) is expected, options
+
+
+async def test_case_78_bookmarks_never_go_back_and_events_go_forward() -> None:
+    backend, clock = FakeBackend(), Clock()
+    async with running(backend, clock) as cacher:
+        watcher = await cacher.watch(WatchOptions(allow_bookmarks=True))
+        last, marks, seen = 0, 0, 0
+        for number in range(100):
+            put(backend, f"p{number}")
+            clock.now += 10
+            cacher.send_bookmarks()
+            for event in await asyncio.wait_for(watcher.next_batch(), 5):
+                if event.kind == "BOOKMARK":
+                    marks += not event.initial_events_end
+                    assert event.resource_version >= last
+                else:
+                    seen += 1
+                    assert event.resource_version > last
+                last = event.resource_version
+        assert marks >= 1
+        assert seen >= 90
+
+
 # --- bookmarks -------------------------------------------------------------------------------------------------
 
 

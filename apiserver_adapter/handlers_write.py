@@ -27,6 +27,7 @@ from .objects import (
 )
 from .patch import json_patch, merge_patch
 from .query import dry_run, field_manager, field_validation, flag
+from .shapes import check_shape
 from .strategic import strategic_merge
 from .updates import Writer, update_object
 
@@ -49,6 +50,7 @@ async def create(context: Context) -> web.Response:
     manager = field_manager(request)
     obj, headers = await body.read_object(request, validation)
     check_type(context.kind, obj)
+    check_shape(context.kind, obj)
     check_namespace(context.kind, obj, context.namespace)
     await check_open_for_create(context)
     managed_fields.reset(obj)
@@ -160,6 +162,7 @@ async def _apply(context: Context, data: bytes, subresource: str, *, dry: bool) 
     if not config.get("apiVersion"):
         raise bad_request("apiVersion must be set in the apply configuration")
     check_type(kind, config)
+    check_shape(kind, config)
     manager, force = field_manager(request), flag(request, "force")
     writer = Writer(manager, "Apply", subresource, dry)
 

@@ -114,15 +114,6 @@ def validate_metadata(kind: Kind, metadata: Object) -> None:
     elif not _is_name(kind, name):
         text = _LABEL_TEXT if kind.kind in _LABEL_KINDS else _SUBDOMAIN_TEXT
         causes.append(cause("FieldValueInvalid", "metadata.name", f'Invalid value: "{name}": {text}'))
-    for field in ("labels", "annotations"):
-        values = metadata.get(field)
-        if values is not None and not (
-            isinstance(values, dict) and all(isinstance(value, str) for value in values.values())
-        ):
-            raise bad_request(
-                f"{kind.kind} in version {kind.api_version!r} cannot be handled as a {kind.kind}: "
-                f"json: cannot unmarshal into Go struct field ObjectMeta.metadata.{field} of type string"
-            )
     if causes:
         raise invalid(kind.group, kind.kind, str(name or ""), causes)
 

@@ -37,7 +37,7 @@ class Field:
 
 
 @cache
-def _message(name: str) -> dict[int, Field]:
+def message_fields(name: str) -> dict[int, Field]:
     """The fields of a message by number, from the text of the table."""
     fields = {}
     for item in FIELDS[name].split():
@@ -159,7 +159,7 @@ def _map_entry(type_name: str, data: int | bytes) -> tuple[str, Any]:
 
 
 def _decode_message(name: str, data: bytes) -> dict[str, Any]:
-    fields = _message(name)
+    fields = message_fields(name)
     result: dict[str, Any] = {}
     for number, raw in _records(data):
         field = fields.get(number)

@@ -19,6 +19,7 @@ from .objects import (
     metadata_of,
     prepare_update,
 )
+from .shapes import check_shape
 from .store import Preconditions
 
 Change = Callable[[Object], Object]
@@ -77,6 +78,7 @@ def next_object(context: Context, writer: Writer, old: Object, change: Change) -
     kind = context.kind
     new = change(managed_fields.copy_object(old))
     check_type(kind, new)
+    check_shape(kind, new)
     check_name(new, context.name)
     check_namespace(kind, new, context.namespace)
     versions_agree(context, new, old)

@@ -152,6 +152,35 @@ async def test_strict_validation_refuses_duplicate_fields_and_warn_names_them(ap
     assert answer.status == 422
 
 
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ({"replicas": "3"}, "cannot unmarshal string into Go struct field Deployment.spec.replicas of type int32"),
+        ({"replicas": True}, "cannot unmarshal bool into"),
+        ({"paused": "no"}, "Deployment.spec.paused of type bool"),
+        ({"template": []}, "cannot unmarshal array into"),
+        ({"selector": {"matchLabels": {"a": 1}}}, "Deployment.spec.selector.matchLabels of type string"),
+        ({"template": {"spec": {"containers": {}}}}, "Deployment.spec.template.spec.containers of type []"),
+        ({"template": {"spec": {"containers": [{"ports": [1]}]}}}, "cannot unmarshal number into"),
+    ],
+)
+async def test_fields_of_the_wrong_type_are_400(api: Api, spec: dict[str, Any], text: str) -> None:
+    body = deployment()
+    body["spec"] |= spec
+    answer = await api.post(DEPLOYMENTS, body)
+    assert (answer.status, answer.body["reason"]) == (400, "BadRequest")
+    assert text in answer.body["message"]
+    await api.post(DEPLOYMENTS, deployment())
+    patched = await api.patch(f"{DEPLOYMENTS}/web", {"spec": spec})
+    assert patched.status == 400
+
+
+@pytest.mark.parametrize("metadata", [[], "x", {"name": 5}, {"name": "a", "labels": {"x": 1}}, {"labels": []}])
+async def test_malformed_metadata_is_400(api: Api, metadata: Any) -> None:
+    answer = await api.post(CMS, cm() | {"metadata": metadata})
+    assert (answer.status, answer.body["reason"]) == (400, "BadRequest")
+
+
 async def test_unsupported_verbs_are_405(api: Api) -> None:
     answer = await api.post("/api/v1/configmaps", cm())
     assert (answer.status, answer.body["reason"]) == (405, "MethodNotAllowed")

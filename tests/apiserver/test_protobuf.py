@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from apiserver_adapter.protobuf import MAGIC, DecodeError, _message, decode
+from apiserver_adapter.protobuf import MAGIC, DecodeError, decode, message_fields
 from apiserver_adapter.protobuf_fields import FIELDS, KINDS
 from tests.apiserver.conftest import Api
 
@@ -35,7 +35,7 @@ def test_every_type_named_in_the_table_is_in_the_table() -> None:
     scalars = set("sibyTUQXJ")
     assert set(FIELDS) >= KINDS
     for name in FIELDS:
-        fields = _message(name)
+        fields = message_fields(name)
         assert len({entry.name for entry in fields.values()}) == len(fields)
         for entry in fields.values():
             assert entry.type in scalars or entry.type in FIELDS, (name, entry)

@@ -32,8 +32,8 @@ def prepare_definition(crd: Object) -> None:
     Raises:
         ApiError: 422.
     """
-    spec = crd.setdefault("spec", {})
-    names = spec.setdefault("names", {})
+    spec = crd["spec"] = crd.get("spec") or {}
+    names = spec["names"] = spec.get("names") or {}
     if names.get("kind"):
         names["singular"] = names.get("singular") or names["kind"].lower()
         names["listKind"] = names.get("listKind") or names["kind"] + "List"
@@ -176,9 +176,16 @@ class DefinitionController:
                     if event.kind == "DELETED":
                         self._replace(event.object.name, [])
                     else:
-                        await self._look_at(event.object)
+                        await self._look_at_safely(event.object)
         finally:
             await watcher.aclose()
+
+    async def _look_at_safely(self, item: StoredObject) -> None:
+        """One definition that another writer has malformed must not stop the others."""
+        try:
+            await self._look_at(item)
+        except (TypeError, AttributeError, KeyError, ValueError):
+            log.exception("definition %s cannot be served", item.name)
 
     async def _look_at(self, item: StoredObject) -> None:
         crd = item.decode()

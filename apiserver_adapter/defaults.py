@@ -107,7 +107,7 @@ def _secret(obj: Object) -> None:
     if clear:
         data = _map(obj, "data")
         for name, text in clear.items():
-            data[name] = base64.b64encode(str(text).encode()).decode()
+            data[name] = base64.b64encode(str(text).encode("utf-8", "replace")).decode()
 
 
 def _claim(obj: Object) -> None:

@@ -101,6 +101,17 @@ def _merge_keyed(target: list[Any], config: list[Any], parent: str, field: str) 
     return target
 
 
+def _is_key_field(path: Path) -> bool:
+    """Whether a path is one of the fields that identify the element it lies in."""
+    return len(path) > 1 and path[-2].startswith("k:") and path[-1][2:] in json.loads(path[-2][2:])
+
+
+def removal_order(paths: Iterable[Path]) -> list[Path]:
+    """Whole elements first, before the fields inside them; fields that identify an element never by themselves."""
+    removable = (path for path in paths if not _is_key_field(path))
+    return sorted(removable, key=lambda path: (path[-1] != _SELF, len(path)))
+
+
 def remove_path(obj: Any, path: Path, kept: Collection[Path]) -> None:
     """Remove one leaf; an element goes only if nothing below it is in ``kept``. Absent paths are ignored."""
     if path[-1] == _SELF:

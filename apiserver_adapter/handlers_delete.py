@@ -20,6 +20,7 @@ from .handlers_write import refuse_if_protected
 from .negotiation import json_response
 from .objects import is_deletable, mark_deleted
 from .query import check_dry_run, list_options
+from .shapes import check_message
 from .store import Preconditions
 
 _FINALIZERS = {"Orphan": "orphan", "Foreground": "foregroundDeletion"}
@@ -36,16 +37,18 @@ class DeleteOptions:
     dry_run: bool = False
 
 
-async def read_options(request: web.Request) -> DeleteOptions:
+async def read_options(context: Context) -> DeleteOptions:
     """From the body, or from the query if there is none.
 
     Raises:
         ApiError: 400, 422.
     """
+    request = context.request
     data = await body.read(request)
     document: Mapping[str, Any]
     if data.strip():
         document = body.decode_object(data, body.media_type(request), "Ignore")[0]
+        check_message(context.kind, "DeleteOptions", document)
     else:
         query = request.query
         document = {name: query[name] for name in ("propagationPolicy", "orphanDependents") if name in query}
@@ -87,7 +90,7 @@ def _parse(document: Mapping[str, Any]) -> DeleteOptions:
 
 async def delete(context: Context) -> web.Response:
     """DELETE of one object."""
-    options = await read_options(context.request)
+    options = await read_options(context)
     refuse_if_protected(context)
     return await delete_object(context, options)
 
@@ -228,7 +231,7 @@ async def delete_collection(context: Context) -> web.Response:
     request = context.request
     if context.kind.kind == "Namespace":
         raise ApiError(405, "MethodNotAllowed", "deletecollection is not supported on namespaces")
-    options = await read_options(request)
+    options = await read_options(context)
     result = await context.store.list(list_options(request, context.kind, context.namespace))
     for item in result.items:
         path = replace(context.path, namespace=item.namespace, name=item.name)

@@ -18,6 +18,7 @@ from .handlers_write import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, patch, patched
 from .negotiation import json_response
 from .objects import is_deletable
 from .query import dry_run, field_manager
+from .shapes import check_message
 from .store import Preconditions
 from .updates import Writer, update_object
 
@@ -92,6 +93,7 @@ def _scaled(obj: Object, scale: Object) -> Object:
 
 async def _put_scale(context: Context) -> web.Response:
     scale, _ = await body.read_object(context.request, "Ignore")
+    check_message(context.kind, "Scale", scale)
     return await _store_scale(context, lambda obj: _scaled(obj, scale))
 
 
@@ -102,7 +104,9 @@ async def _patch_scale(context: Context) -> web.Response:
     document, _ = body.parse_json(await body.read(context.request))
 
     def change(obj: Object) -> Object:
-        return _scaled(obj, patched(patch_type, scale_of(obj), document))
+        scale = patched(patch_type, scale_of(obj), document)
+        check_message(context.kind, "Scale", scale)
+        return _scaled(obj, scale)
 
     return await _store_scale(context, change)
 
@@ -118,6 +122,7 @@ async def _store_scale(context: Context, change: Any) -> web.Response:
 async def _finalize(context: Context) -> web.Response:
     """Replace the finalizers of a namespace's spec; the last one gone, so is the namespace."""
     wanted, _ = await body.read_object(context.request, "Ignore")
+    check_message(context.kind, "Namespace", wanted)
     finalizers = (wanted.get("spec") or {}).get("finalizers") or []
 
     def change(current: StoredObject | None) -> Object:
@@ -138,6 +143,7 @@ async def _finalize(context: Context) -> web.Response:
 
 async def _bind(context: Context) -> web.Response:
     binding, _ = await body.read_object(context.request, "Ignore")
+    check_message(context.kind, "Binding", binding)
     node = (binding.get("target") or {}).get("name")
     if not node:
         raise bad_request("target.name is required")
@@ -158,6 +164,7 @@ async def _bind(context: Context) -> web.Response:
 async def _evict(context: Context) -> web.Response:
     """There are no disruption budgets here, so an eviction is a delete."""
     eviction, _ = await body.read_object(context.request, "Ignore")
+    check_message(context.kind, "Eviction", eviction)
     grace = (eviction.get("deleteOptions") or {}).get("gracePeriodSeconds")
     await delete_object(context, DeleteOptions(grace_s=grace))
     return _success(context)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .errors import ApiError
-from .field_paths import Path, flatten, leaves, merge, nest, path_text, remove_path
+from .field_paths import Path, flatten, leaves, merge, nest, path_text, removal_order, remove_path
 from .resources import Kind
 from .times import now_rfc3339
 
@@ -81,6 +81,7 @@ def _decode(entries: Iterable[Any]) -> list[Entry]:
     for entry in entries:
         if not isinstance(entry, Mapping) or not entry.get("manager"):
             continue
+        owned = entry.get("fieldsV1")
         decoded.append(
             Entry(
                 str(entry["manager"]),
@@ -88,7 +89,7 @@ def _decode(entries: Iterable[Any]) -> list[Entry]:
                 str(entry.get("apiVersion", "")),
                 str(entry.get("subresource", "")),
                 str(entry.get("time", "")),
-                frozenset(flatten(entry.get("fieldsV1") or {})),
+                frozenset(flatten(owned if isinstance(owned, dict) else {})),
             )
         )
     return decoded
@@ -168,8 +169,7 @@ def apply(kind: Kind, old: Object, config: Object, manager: str, subresource: st
     result: Object = merge(copy.deepcopy(old), _configured(kind, config, subresource))
     owned_by_others = frozenset().union(*(entry.fields for entry in others))
     for entry in previous:
-        # Elements go after the fields inside them.
-        for path in sorted(entry.fields - wanted.keys() - owned_by_others, key=len, reverse=True):
+        for path in removal_order(entry.fields - wanted.keys() - owned_by_others):
             remove_path(result, path, owned_by_others | wanted.keys())
     result.setdefault("metadata", {})
     own = Entry(manager, "Apply", kind.api_version, subresource, now_rfc3339(), frozenset(wanted))

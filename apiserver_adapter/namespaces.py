@@ -102,9 +102,16 @@ class NamespaceController:
             while events := await watcher.next_batch():
                 for event in events:
                     if event.object is not None and event.kind != "DELETED":
-                        await self._look_at(event.object)
+                        await self._look_at_safely(event.object)
         finally:
             await watcher.aclose()
+
+    async def _look_at_safely(self, item: StoredObject) -> None:
+        """One namespace that another writer has malformed must not stop the others."""
+        try:
+            await self._look_at(item)
+        except (TypeError, AttributeError, KeyError, ValueError):
+            log.exception("namespace %s cannot be finalized", item.name)
 
     async def _look_at(self, item: StoredObject) -> None:
         if "deletionTimestamp" not in item.decode()["metadata"]:

@@ -337,4 +337,28 @@ _REVIEWS = {
     "UserInfo": "username=1:s uid=2:s groups=3:s*",
 }
 
-FIELDS: dict[str, str] = _META | _CORE | _PODS | _VOLUMES | _WORKLOADS | _REVIEWS
+# Never sent as protobuf by the clients at hand; here for the types of its fields.
+_DEFINITIONS = {
+    "CustomResourceDefinition": "metadata=1:ObjectMeta? spec=2:DefinitionSpec? status=3:DefinitionStatus?",
+    "DefinitionSpec": (
+        "group=1:s names=3:DefinitionNames? scope=4:s versions=7:DefinitionVersion* conversion=9:Conversion? "
+        "preserveUnknownFields=10:b"
+    ),
+    "DefinitionNames": "plural=1:s singular=2:s shortNames=3:s* kind=4:s listKind=5:s categories=6:s*",
+    "DefinitionVersion": (
+        "name=1:s served=2:b storage=3:b schema=4:DefinitionSchema? subresources=5:DefinitionSubresources? "
+        "additionalPrinterColumns=6:DefinitionColumn* deprecated=7:b deprecationWarning=8:s? "
+        "selectableFields=9:SelectableField*"
+    ),
+    "DefinitionSchema": "openAPIV3Schema=1:J",
+    "DefinitionSubresources": "status=1:Empty? scale=2:ScalePaths?",
+    "Empty": "",
+    "ScalePaths": "specReplicasPath=1:s statusReplicasPath=2:s labelSelectorPath=3:s?",
+    "DefinitionColumn": "name=1:s type=2:s format=3:s description=4:s priority=5:i jsonPath=6:s",
+    "SelectableField": "jsonPath=1:s",
+    "Conversion": "strategy=1:s webhook=2:J",
+    "DefinitionStatus": "conditions=1:DefinitionCondition* acceptedNames=2:DefinitionNames? storedVersions=3:s*",
+    "DefinitionCondition": "type=1:s status=2:s lastTransitionTime=3:T reason=4:s message=5:s",
+}
+
+FIELDS: dict[str, str] = _META | _CORE | _PODS | _VOLUMES | _WORKLOADS | _REVIEWS | _DEFINITIONS

@@ -51,6 +51,11 @@ def check_shape(kind: Kind, obj: dict[str, Any]) -> None:
     _check_message(kind, kind.kind, obj, "")
 
 
+def check_message(kind: Kind, message: str, document: Any) -> None:
+    """Check the types of a body that is not the kind itself: DeleteOptions, Scale... Raises ApiError 400."""
+    _check_message(kind, message, document, "")
+
+
 def _check_message(kind: Kind, message: str, value: Any, path: str) -> None:
     if value is None:
         return
@@ -73,6 +78,8 @@ def _check_field(kind: Kind, field: Field, value: Any, path: str) -> None:
         if not isinstance(value, list):
             raise _mismatch(kind, value, path, f"[]{_go_type(field.type)}")
         for item in value:
+            if item is None:
+                raise _mismatch(kind, item, path, _go_type(field.type))
             _check_value(kind, field.type, item, path)
     else:
         _check_value(kind, field.type, value, path)
@@ -93,7 +100,7 @@ def _go_type(type_name: str) -> str:
 
 
 def _mismatch(kind: Kind, value: Any, path: str, wanted: str) -> ApiError:
-    names = {dict: "object", list: "array", str: "string", bool: "bool"}
+    names = {type(None): "null", dict: "object", list: "array", str: "string", bool: "bool"}
     found = names.get(type(value), "number")
     return bad_request(
         f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: json: cannot unmarshal '

@@ -10,6 +10,7 @@ from watchcache.errors import InvalidObject, NotFound
 
 from . import managed_fields
 from .context import Context
+from .custom_resources import prepare_definition
 from .errors import cause, conflict, invalid
 from .objects import (
     check_name,
@@ -83,6 +84,8 @@ def next_object(context: Context, writer: Writer, old: Object, change: Change) -
     check_namespace(kind, new, context.namespace)
     versions_agree(context, new, old)
     new = prepare_update(kind, new, old, writer.subresource)
+    if kind.kind == "CustomResourceDefinition" and not writer.subresource:
+        prepare_definition(new)
     if writer.operation == "Update":
         managed_fields.track_update(kind, old, new, writer.manager, writer.subresource)
     return new

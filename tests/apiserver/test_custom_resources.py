@@ -14,6 +14,7 @@ from apiserver_adapter.app import ApiServer
 from kvorum.backends import RemoteBackend
 from tests.apiserver.conftest import Api, serving
 from tests.apiserver.test_kubectl import Kubectl, find_kubectl
+from watchcache.backend import Put
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WIDGETS = "/apis/example.com/v1/namespaces/default/widgets"
@@ -138,6 +139,9 @@ async def test_definitions_are_served_again_after_a_restart(api: Api, backend: R
         ("spec.scope", "Galaxy"),
         ("spec.versions.0.storage", False),
         ("spec.versions.0.schema", {}),
+        ("spec.names", "widgets"),
+        ("spec.versions", {}),
+        ("spec.versions.0.subresources", []),
     ],
 )
 async def test_malformed_definitions_are_refused(api: Api, path: str, value: Any) -> None:
@@ -148,7 +152,8 @@ async def test_malformed_definitions_are_refused(api: Api, path: str, value: Any
         node = node[int(step)] if step.isdigit() else node[step]
     node[last] = value
     answer = await api.post(CRDS, crd)
-    assert (answer.status, answer.body["reason"]) == (422, "Invalid")
+    assert (answer.status, answer.body["reason"]) in ((422, "Invalid"), (400, "BadRequest"))
+    assert (await api.get("/readyz")).status == 200
 
 
 async def test_kubectl_applies_a_definition_and_its_objects(api: Api, tmp_path: Path) -> None:
@@ -183,3 +188,14 @@ async def test_kubectl_applies_a_definition_and_its_objects(api: Api, tmp_path: 
 def test_json_paths(path: str, expected: Any) -> None:
     obj = {"a": {"b": 1}, "l": [{"n": "x", "v": 1}, {"n": "y", "v": 2}]}
     assert json_path.first(path, obj) == expected
+
+
+async def test_a_definition_malformed_in_the_store_does_not_stop_the_others(
+    api: Api, backend: RemoteBackend
+) -> None:
+    key = b"/registry/apiextensions.k8s.io/customresourcedefinitions/bad.example.com"
+    stored = b'{"apiVersion":"apiextensions.k8s.io/v1","metadata":{"name":"bad.example.com"},"spec":7}'
+    await backend.txn([], [Put(key, stored)])
+    crd = await established(api)
+    assert crd["status"]["storedVersions"] == ["v1"]
+    assert (await api.get("/readyz")).status == 200

@@ -162,6 +162,7 @@ async def test_strict_validation_refuses_duplicate_fields_and_warn_names_them(ap
         ({"selector": {"matchLabels": {"a": 1}}}, "Deployment.spec.selector.matchLabels of type string"),
         ({"template": {"spec": {"containers": {}}}}, "Deployment.spec.template.spec.containers of type []"),
         ({"template": {"spec": {"containers": [{"ports": [1]}]}}}, "cannot unmarshal number into"),
+        ({"template": {"spec": {"containers": [None]}}}, "cannot unmarshal null into"),
     ],
 )
 async def test_fields_of_the_wrong_type_are_400(api: Api, spec: dict[str, Any], text: str) -> None:
@@ -179,6 +180,23 @@ async def test_fields_of_the_wrong_type_are_400(api: Api, spec: dict[str, Any], 
 async def test_malformed_metadata_is_400(api: Api, metadata: Any) -> None:
     answer = await api.post(CMS, cm() | {"metadata": metadata})
     assert (answer.status, answer.body["reason"]) == (400, "BadRequest")
+
+
+async def test_malformed_bodies_of_subresources_and_deletes_are_400(api: Api) -> None:
+    await api.post(DEPLOYMENTS, deployment())
+    await api.post(PODS, {"metadata": {"name": "p"}, "spec": {"containers": []}})
+    answers = [
+        await api.put("/api/v1/namespaces/default/finalize", {"spec": 1}),
+        await api.put(f"{DEPLOYMENTS}/web/scale", {"spec": []}),
+        await api.patch(f"{DEPLOYMENTS}/web/scale", {"spec": "x"}),
+        await api.post(f"{PODS}/p/binding", {"target": "n"}),
+        await api.post(f"{PODS}/p/eviction", {"deleteOptions": 1}),
+        await api.delete(f"{PODS}/p", {"preconditions": [1]}),
+        await api.delete(f"{PODS}/p", {"dryRun": -1}),
+        await api.delete(f"{PODS}/p", {"gracePeriodSeconds": "x"}),
+    ]
+    assert [answer.status for answer in answers] == [400] * len(answers)
+    assert (await api.get(f"{PODS}/p")).status == 200
 
 
 async def test_unsupported_verbs_are_405(api: Api) -> None:
@@ -404,6 +422,20 @@ async def test_apply_merges_lists_by_key_and_drops_its_own_elements(api: Api) ->
     containers.pop()
     answer = await apply(api, path, config)
     assert [c["name"] for c in answer.body["spec"]["template"]["spec"]["containers"]] == ["c"]
+
+
+async def test_apply_keeps_an_element_in_which_another_owns_a_field(api: Api) -> None:
+    path = f"{DEPLOYMENTS}/web"
+    config = deployment()
+    containers = config["spec"]["template"]["spec"]["containers"]
+    containers.append({"name": "side", "image": "s:1"})
+    await apply(api, path, config)
+    env = {"spec": {"template": {"spec": {"containers": [{"name": "side", "workingDir": "/w"}]}}}}
+    await api.patch(path, env, "strategic-merge-patch+json")
+    containers.pop()
+    answer = await apply(api, path, config)
+    side = answer.body["spec"]["template"]["spec"]["containers"][1]
+    assert (side["name"], side["workingDir"], "image" in side) == ("side", "/w", False)
 
 
 async def test_apply_refusals(api: Api) -> None:

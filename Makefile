@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 ARGS   ?=
 
-.PHONY: up test lint format bench proto clean
+.PHONY: up test lint format bench mutants proto clean
 
 up: $(STAMP)            ## start three members and an API server; Ctrl-C stops them
 	@exec $(BIN)/kvorum up $(ARGS)
@@ -22,6 +22,9 @@ lint: $(STAMP)          ## ruff, mypy --strict, import rules, generated code
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+mutants: $(STAMP)       ## every deliberate fault must be found by a test (about five minutes)
+	$(BIN)/python -m tests.mutants
 
 bench: $(STAMP)
 	$(BIN)/kvorum bench $(ARGS)

@@ -31,7 +31,7 @@ class Loss(Enum):
 
     ALL = "all are lost"
     NONE = "all survive"
-    TORN = "a beginning survives, cut at a sector"
+    TORN = "a beginning survives, and of the write it ends in only some sectors"
     REORDERED = "some survive and some do not, whatever their order"
 
 
@@ -103,7 +103,12 @@ class SimulatedDisk:
             return [write for write in pending if rng.random() < 0.5]
         kept = rng.randrange(len(pending))
         position, data = pending[kept]
-        return [*pending[:kept], (position, data[: rng.randrange(len(data) + 1) // SECTOR_BYTES * SECTOR_BYTES])]
+        sectors = [
+            (position + start, data[start : start + SECTOR_BYTES])
+            for start in range(0, len(data), SECTOR_BYTES)
+            if rng.random() < 0.5
+        ]
+        return [*pending[:kept], *sectors]
 
 
 _HEADER: Final = struct.Struct(">II")

@@ -94,7 +94,7 @@ def note_claim(running: VirtualCluster, sender: int, message: Message, recording
 
 async def propose(running: VirtualCluster, recording: Recording, count: int) -> None:
     async def one(number: int) -> None:
-        payload = b"value %d" % (len(recording.acknowledged) * 100 + number)
+        payload = b"value %d " % (len(recording.acknowledged) * 100 + number) + b"x" * 1500  # several sectors
         for _ in range(20):
             leader = await running.leader()
             try:

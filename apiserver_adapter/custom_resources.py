@@ -54,6 +54,8 @@ def prepare_definition(crd: Object) -> None:
         text = "Invalid value: must have exactly one version marked as storage version"
         causes.append(cause("FieldValueInvalid", "spec.versions", text))
     for position, version in enumerate(versions):
+        if not version.get("name"):
+            causes.append(cause("FieldValueRequired", f"spec.versions[{position}].name", "Required value"))
         if not (version.get("schema") or {}).get("openAPIV3Schema"):
             field = f"spec.versions[{position}].schema.openAPIV3Schema"
             causes.append(cause("FieldValueRequired", field, "Required value: schemas are required"))
@@ -74,15 +76,15 @@ def _kind(spec: Object, names: Object, version: Object) -> Kind:
     subresources = version.get("subresources") or {}
     columns = tuple(
         PrinterColumn(
-            column.get("name", ""),
-            column.get("jsonPath", ""),
-            column.get("type", "string"),
-            column.get("format", ""),
-            column.get("priority", 0),
+            column.get("name") or "",
+            column.get("jsonPath") or "",
+            column.get("type") or "string",
+            column.get("format") or "",
+            column.get("priority") or 0,
         )
         for column in version.get("additionalPrinterColumns") or ()
     )
-    fields = [item.get("jsonPath", "").lstrip(".") for item in version.get("selectableFields") or ()]
+    fields = [(item.get("jsonPath") or "").lstrip(".") for item in version.get("selectableFields") or ()]
     return Kind(
         spec["group"],
         version["name"],

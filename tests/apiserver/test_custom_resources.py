@@ -141,6 +141,7 @@ async def test_definitions_are_served_again_after_a_restart(api: Api, backend: R
         ("spec.versions.0.schema", {}),
         ("spec.names", "widgets"),
         ("spec.versions", {}),
+        ("spec.versions.0.name", None),
         ("spec.versions.0.subresources", []),
     ],
 )

@@ -1,0 +1,1 @@
+"""bbolt files, the container of etcd's snapshots: a validating reader and a bulk writer (contract §14)."""

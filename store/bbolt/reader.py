@@ -1,0 +1,259 @@
+"""Reading a bbolt file that nobody vouches for: every page is checked before it is believed (contract §14).
+
+Checked: magic, version and checksum of the metas; that the file is as long as it says; that every page lies in
+it, calls itself by its number, is reached once (so no cycles) and has elements within its bounds; that keys
+ascend strictly, across pages too; that free pages are not in use.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from store.bbolt.format import (
+    BRANCH,
+    BRANCH_ELEMENT,
+    BUCKET_ELEMENT,
+    BUCKET_HEADER,
+    ELEMENT_BYTES,
+    FREELIST,
+    LEAF,
+    LEAF_ELEMENT,
+    LONG_FREELIST,
+    META_BYTES,
+    NO_FREELIST,
+    PAGE_HEADER,
+    PAGE_SIZE_MAX,
+    PAGE_SIZE_MIN,
+    BoltError,
+    Meta,
+)
+
+DEPTH_MAX: Final = 64
+"""No tree of 2^64 pages with two children each is higher."""
+
+Item = tuple[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class _Root:
+    """Where a bucket begins: a page, or the offset in the file of the page inside its parent."""
+
+    page: int
+    inline: tuple[int, int] | None = None
+    """offset and size"""
+
+
+class BoltFile:
+    """A file opened for reading; ``close`` it. Raises BoltError wherever it is not sound."""
+
+    def __init__(self, path: Path) -> None:
+        size = path.stat().st_size
+        if size < META_BYTES:
+            raise BoltError(f"{size} bytes are too few for a bbolt file")
+        with path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        try:
+            self.meta = _newest_meta(self._map)
+            self.page_size = self.meta.page_size
+            self._check_size()
+            self._reached = bytearray(self.meta.high_water)
+            self._reached[:2] = b"\1\1"
+            self._reach_freelist()
+            self._roots = self._read_roots()
+        except BaseException:
+            self._map.close()
+            raise
+
+    def __enter__(self) -> BoltFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._map.close()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the pages in use; what follows in the file (a checksum) is not bbolt's."""
+        return self.meta.high_water * self.page_size
+
+    @property
+    def buckets(self) -> list[bytes]:
+        """The names, ascending."""
+        return list(self._roots)
+
+    def items(self, bucket: bytes) -> Iterator[Item]:
+        """Keys and values in order, checked on the way; empty for a bucket that is not there.
+
+        To be read once: a page reached twice is an error.
+        """
+        root = self._roots.get(bucket)
+        if root is None:
+            return
+        for flags, key, value in self._walk_root(root):
+            if flags & BUCKET_ELEMENT:
+                raise BoltError(f"bucket {bucket!r} has a bucket inside, which etcd never makes")
+            yield key, value
+
+    # -- metas and free pages -----------------------------------------------------------------------------
+
+    def _check_size(self) -> None:
+        meta = self.meta
+        if meta.high_water < 2 or meta.root < 2 or meta.root >= meta.high_water:
+            raise BoltError(f"the root page {meta.root} is none of its {meta.high_water} pages")
+        if len(self._map) < self.size:
+            raise BoltError(f"it is cut short: {len(self._map)} bytes of {self.size}")
+
+    def _reach_freelist(self) -> None:
+        number = self.meta.freelist
+        if number == NO_FREELIST:
+            return
+        start, flags, count, end = self._page(number)
+        if flags != FREELIST:
+            raise BoltError(f"page {number} is no freelist (flags {flags:#x})")
+        at = start + PAGE_HEADER.size
+        if count == LONG_FREELIST:
+            count = int.from_bytes(self._map[at : at + 8], "little")
+            at += 8
+        if at + 8 * count > end:
+            raise BoltError(f"freelist page {number}: {count} ids do not fit")
+        for offset in range(at, at + 8 * count, 8):
+            free = int.from_bytes(self._map[offset : offset + 8], "little")
+            self._reach(free, 1, "free list")
+
+    def _read_roots(self) -> dict[bytes, _Root]:
+        roots: dict[bytes, _Root] = {}
+        for flags, name, start, size in self._walk(self.meta.root):
+            if not flags & BUCKET_ELEMENT or size < BUCKET_HEADER.size:
+                raise BoltError(f"{name!r} at the top of the file is no bucket")
+            page, _ = BUCKET_HEADER.unpack_from(self._map, start)
+            roots[name] = (
+                _Root(0, (start + BUCKET_HEADER.size, size - BUCKET_HEADER.size)) if page == 0 else _Root(page)
+            )
+        return roots
+
+    # -- pages --------------------------------------------------------------------------------------------
+
+    def _reach(self, number: int, count: int, what: str) -> None:
+        if number < 2 or number + count > self.meta.high_water:
+            raise BoltError(f"{what}: page {number} is none of the file's {self.meta.high_water} pages")
+        for page in range(number, number + count):
+            if self._reached[page]:
+                raise BoltError(f"{what}: page {page} is used twice")
+            self._reached[page] = 1
+
+    def _page(self, number: int) -> tuple[int, int, int, int]:
+        """Offset, flags, element count and end of a page, which counts as reached from now on."""
+        if not 2 <= number < self.meta.high_water:
+            raise BoltError(f"page {number} is none of the file's {self.meta.high_water} pages")
+        start = number * self.page_size
+        own, flags, count, overflow = PAGE_HEADER.unpack_from(self._map, start)
+        if own != number:
+            raise BoltError(f"page {number} calls itself {own}")
+        self._reach(number, overflow + 1, f"page {number}")
+        return start, flags, count, start + (overflow + 1) * self.page_size
+
+    def _walk_root(self, root: _Root) -> Iterator[tuple[int, bytes, bytes]]:
+        data = self._map
+        if root.inline is None:
+            elements = self._walk(root.page)
+        else:
+            elements = self._inline(*root.inline)
+        for flags, key, start, size in elements:
+            yield flags, key, data[start : start + size]
+
+    def _inline(self, start: int, size: int) -> Iterator[tuple[int, bytes, int, int]]:
+        if size < PAGE_HEADER.size:
+            raise BoltError("an inline bucket is cut short")
+        _, flags, count, _ = PAGE_HEADER.unpack_from(self._map, start)
+        if flags != LEAF:
+            raise BoltError(f"an inline bucket is no leaf (flags {flags:#x})")
+        yield from self._leaf(start, count, start + size, "inline bucket", None, None)
+
+    def _walk(self, root: int) -> Iterator[tuple[int, bytes, int, int]]:
+        """Leaf elements of a tree in order: flags, key, and where the value is."""
+        stack: list[tuple[int, bytes | None, bytes | None]] = [(root, None, None)]
+        depths = [0]
+        while stack:
+            number, low, high = stack.pop()
+            depth = depths.pop()
+            start, flags, count, end = self._page(number)
+            if flags == LEAF:
+                yield from self._leaf(start, count, end, f"page {number}", low, high)
+            elif flags == BRANCH and depth < DEPTH_MAX:
+                children = self._branch(start, count, end, number, low, high)
+                stack += reversed(children)
+                depths += [depth + 1] * len(children)
+            else:
+                raise BoltError(f"page {number} is neither leaf nor branch (flags {flags:#x})")
+
+    def _branch(
+        self, start: int, count: int, end: int, number: int, low: bytes | None, high: bytes | None
+    ) -> list[tuple[int, bytes | None, bytes | None]]:
+        """Child pages, each with the keys it lies between (first included, last excluded)."""
+        first = start + PAGE_HEADER.size
+        heads_end = first + count * ELEMENT_BYTES
+        if count == 0 or heads_end > end:
+            raise BoltError(f"branch page {number}: {count} elements are impossible")
+        data = self._map
+        keys: list[bytes] = []
+        pages: list[int] = []
+        for at in range(first, heads_end, ELEMENT_BYTES):
+            position, size, child = BRANCH_ELEMENT.unpack_from(data, at)
+            if at + position < heads_end or at + position + size > end:
+                raise BoltError(f"branch page {number}: a key lies outside")
+            key = data[at + position : at + position + size]
+            if (keys and key <= keys[-1]) or (low is not None and key < low) or (high is not None and key >= high):
+                raise BoltError(f"branch page {number}: keys are not in order")
+            keys.append(key)
+            pages.append(child)
+        # The first key may be stale by a deletion: it bounds nothing that its parent does not.
+        return list(zip(pages, [low, *keys[1:]], [*keys[1:], high], strict=True))
+
+    def _leaf(
+        self, start: int, count: int, end: int, what: str, low: bytes | None, high: bytes | None
+    ) -> Iterator[tuple[int, bytes, int, int]]:
+        at = start + PAGE_HEADER.size
+        heads_end = at + count * ELEMENT_BYTES
+        if heads_end > end:
+            raise BoltError(f"{what}: {count} elements do not fit")
+        data = self._map
+        last: bytes | None = None
+        key = b""
+        for flags, position, key_size, value_size in LEAF_ELEMENT.iter_unpack(data[at:heads_end]):
+            begin = at + position
+            value_at = begin + key_size
+            if begin < heads_end or value_at + value_size > end:
+                raise BoltError(f"{what}: an element lies outside")
+            key = data[begin:value_at]
+            if (last is None and low is not None and key < low) or (last is not None and key <= last):
+                raise BoltError(f"{what}: keys are not in order")
+            last = key
+            yield flags, key, value_at, value_size
+            at += ELEMENT_BYTES
+        if high is not None and count and key >= high:
+            raise BoltError(f"{what}: keys are not in order")
+
+
+def _newest_meta(data: mmap.mmap) -> Meta:
+    found: list[Meta] = []
+    trouble = ""
+    first = Meta.decode(data[PAGE_HEADER.size : META_BYTES])
+    if isinstance(first, Meta):
+        found.append(first)
+        sizes = [first.page_size]
+    else:
+        trouble = f"its first meta page is damaged: {first}"
+        sizes = [1 << bit for bit in range(PAGE_SIZE_MIN.bit_length() - 1, PAGE_SIZE_MAX.bit_length())]
+    for size in sizes:
+        second = Meta.decode(data[size + PAGE_HEADER.size : size + META_BYTES])
+        if isinstance(second, Meta) and second.page_size == size:
+            found.append(second)
+    if not found:
+        raise BoltError(f"this is no bbolt file ({trouble})")
+    return max(found, key=lambda meta: meta.transaction)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from store.api.context import STORAGE_VERSION, VERSION, ApiContext
+from store.api.snapshot import snapshot_parts
 from store.apply import AlarmResult
 from store.errors import NO_LEADER, unimplemented
 from store.etcdpb import internal_pb2, rpc_pb2
@@ -62,8 +63,9 @@ class MaintenanceServicer:
             header=self._api.header(), hash=crc, compact_revision=compact_revision, hash_revision=revision
         )
 
-    async def Snapshot(self, request: rpc_pb2.SnapshotRequest, _context: object) -> None:
-        raise unimplemented("kvorum: snapshots in etcd's file format are not supported yet")
+    async def Snapshot(self, request: rpc_pb2.SnapshotRequest, context: Any) -> None:
+        async for part in snapshot_parts(self._api.machine):
+            await context.write(part)
 
     async def MoveLeader(self, request: rpc_pb2.MoveLeaderRequest, _context: object) -> rpc_pb2.MoveLeaderResponse:
         await self._api.reconfigure.move_leader(request.targetID)

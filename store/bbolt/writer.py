@@ -6,9 +6,13 @@ page ids are all that is kept. The file stores no freelist, and both meta pages 
 
 from __future__ import annotations
 
+import operator
 import struct
+import sys
+from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import accumulate, chain, islice
 from typing import BinaryIO, Final
 
 from store.bbolt.format import (
@@ -30,6 +34,9 @@ CHILDREN_MIN: Final = 2
 """Children of a branch page. bbolt asserts it when it removes one later, so a lone child would crash etcd."""
 WRITE_BYTES: Final = 1 << 20
 
+Batch = tuple[Sequence[bytes], Sequence[bytes]]
+"""Some keys and their values; how many at once is the caller's choice and bounds the memory."""
+
 
 class BoltWriter:
     """Buckets into ``file`` (empty, seekable), in order of their names; then ``finish``."""
@@ -40,18 +47,20 @@ class BoltWriter:
         self._next_page = 2
         self._parts: list[bytes] = [bytes(2 * page_size)]
         self._parts_bytes = 2 * page_size
-        self._roots: list[tuple[bytes, bytes]] = []
+        self._names: list[bytes] = []
+        self._roots: list[bytes] = []
 
-    def bucket(self, name: bytes, items: Iterable[tuple[bytes, bytes]]) -> None:
+    def bucket(self, name: bytes, batches: Iterable[Batch]) -> None:
         """A whole bucket. Raises ValueError when names or keys are not in strictly ascending order."""
-        if self._roots and name <= self._roots[-1][0]:
+        if self._names and name <= self._names[-1]:
             raise ValueError(f"bucket {name!r} comes too late")
-        root = _Tree(self, 0).write(items)
-        self._roots.append((name, BUCKET_HEADER.pack(root, 0)))
+        root = _Tree(self, 0).write(batches)
+        self._names.append(name)
+        self._roots.append(BUCKET_HEADER.pack(root, 0))
 
     def finish(self) -> int:
         """Write what is left, and the meta pages; the size of the file in bytes."""
-        root = _Tree(self, BUCKET_ELEMENT).write(self._roots)
+        root = _Tree(self, BUCKET_ELEMENT).write([(self._names, self._roots)])
         self._flush()
         self._file.seek(0)
         for page in (0, 1):
@@ -88,42 +97,71 @@ class _Tree:
         self._flags = flags
         self._room = out.page_size - PAGE_HEADER.size
         self._levels: list[_Level] = []
+        self._keys: list[bytes] = []
+        self._values: list[bytes] = []
+        self._last = b""
 
-    def write(self, items: Iterable[tuple[bytes, bytes]]) -> int:
+    def write(self, batches: Iterable[Batch]) -> int:
         """Write all items; the id of the root page."""
-        keys: list[bytes] = []
-        values: list[bytes] = []
-        size, room, last = 0, self._room, b""
-        for key, value in items:
-            if key <= last:
-                raise ValueError(f"key {key!r} does not come after {last!r}")
-            last = key
-            need = ELEMENT_BYTES + len(key) + len(value)
-            if need > room and (len(key) > KEY_BYTES_MAX or len(value) > VALUE_BYTES_MAX):
-                raise ValueError(f"key {key[:64]!r}: the key or its value is too large")
-            if size + need > room and keys:
-                self._add(0, keys[0], self._leaf(keys, values))
-                keys, values, size = [], [], 0
-            keys.append(key)
-            values.append(value)
-            size += need
-        page = self._leaf(keys, values)
-        if not self._levels:
-            return page
-        self._add(0, keys[0], page)
+        for keys, values in batches:
+            if keys:
+                self._take(keys, values)
+        pages = self._leaves(complete=True)
+        if not self._levels and len(pages) == 1:
+            return pages[0][1]
+        for key, page in pages:
+            self._add(0, key, page)
         return self._finish()
 
-    def _leaf(self, keys: Sequence[bytes], values: Sequence[bytes]) -> int:
-        count, flags = len(keys), self._flags
-        position = count * ELEMENT_BYTES
-        fields: list[int] = []
-        for key, value in zip(keys, values, strict=True):
-            key_size, value_size = len(key), len(value)
-            fields += (flags, position, key_size, value_size)
-            position += key_size + value_size - ELEMENT_BYTES
-        heads = struct.pack(f"<{4 * count}I", *fields)
-        data = b"".join(chain.from_iterable(zip(keys, values, strict=True)))
-        return self._out.page(LEAF, count, heads + data)
+    def _take(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        if keys[0] <= self._last or any(map(operator.ge, keys, islice(keys, 1, None))):
+            raise ValueError(f"keys from {keys[0]!r} on are not in strictly ascending order")
+        if max(map(len, keys)) > KEY_BYTES_MAX or max(map(len, values)) > VALUE_BYTES_MAX:
+            raise ValueError(f"a key from {keys[0][:64]!r} on, or its value, is too large")
+        self._last = keys[-1]
+        self._keys += keys
+        self._values += values
+        for key, page in self._leaves(complete=False):
+            self._add(0, key, page)
+
+    def _leaves(self, *, complete: bool) -> list[tuple[bytes, int]]:
+        """Write the items at hand as leaves, all but those of the last page unless ``complete``.
+
+        The work per item is done in loops of the interpreter's own: lists of a million items pass here.
+        """
+        keys, values, room = self._keys, self._values, self._room
+        key_sizes, value_sizes = array("I", map(len, keys)), array("I", map(len, values))
+        data_sizes = list(map(operator.add, key_sizes, value_sizes))
+        ends = list(accumulate(data_sizes, initial=0))
+        # Bytes of the items before each, elements included: where a page is full is found by bisection.
+        filled = list(map(operator.add, ends, range(0, ELEMENT_BYTES * len(ends), ELEMENT_BYTES)))
+        heads = array("I", bytes(ELEMENT_BYTES * len(keys)))
+        heads[0::4] = array("I", [self._flags]) * len(keys)
+        heads[2::4], heads[3::4] = key_sizes, value_sizes
+        data = list(chain.from_iterable(zip(keys, values, strict=True)))
+        pages: list[tuple[bytes, int]] = []
+        start = 0
+        while True:
+            end = max(start + 1, bisect_right(filled, filled[start] + room) - 1)
+            if end >= len(keys):
+                break
+            pages.append((keys[start], self._leaf(start, end, heads, ends, data)))
+            start = end
+        if complete:
+            first = keys[start] if keys else b""
+            pages.append((first, self._leaf(start, len(keys), heads, ends, data)))
+            start = len(keys)
+        del keys[:start], values[:start]
+        return pages
+
+    def _leaf(self, start: int, end: int, heads: array[int], ends: list[int], data: list[bytes]) -> int:
+        """One leaf page from item ``start`` to before ``end``; positions count from the element itself."""
+        own = heads[4 * start : 4 * end]
+        shift = ELEMENT_BYTES * (end - start) - ends[start]
+        own[1::4] = array("I", map(operator.add, ends[start:end], range(shift, shift - 16 * (end - start), -16)))
+        if sys.byteorder == "big":
+            own.byteswap()
+        return self._out.page(LEAF, end - start, own.tobytes() + b"".join(data[2 * start : 2 * end]))
 
     def _add(self, height: int, key: bytes, page: int) -> None:
         if height == len(self._levels):

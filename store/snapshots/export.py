@@ -14,9 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from store.bbolt.writer import BoltWriter
+from store.bbolt.writer import Batch, BoltWriter
 from store.mvcc.record import MAX_SUB, SUB_BITS
 from store.snapshots.layout import BUCKETS, CLUSTER, CLUSTER_DEFAULTS, KEY
+
+BATCH_BYTES: Final = 1 << 20
+BATCH_ROWS_FIRST: Final = 16
+BATCH_ROWS_MAX: Final = 2000
 
 _REVISION: Final = struct.Struct(">qcq")
 _TOMBSTONE: Final = struct.Struct(">qcqc")
@@ -32,19 +36,28 @@ def export(state_db: Path, out: BinaryIO) -> int:
         return writer.finish()
 
 
-def _versions(db: sqlite3.Connection) -> Iterator[tuple[bytes, bytes]]:
+def _versions(db: sqlite3.Connection) -> Iterator[Batch]:
     revision, tombstone = _REVISION.pack, _TOMBSTONE.pack
-    for pos, dead, value in db.execute("SELECT rev, tombstone, value FROM kv ORDER BY rev"):
-        if dead:
-            yield tombstone(pos >> SUB_BITS, b"_", pos & MAX_SUB, b"t"), value
-        else:
-            yield revision(pos >> SUB_BITS, b"_", pos & MAX_SUB), value
+    rows = db.execute("SELECT rev, tombstone, value FROM kv ORDER BY rev")
+    count = BATCH_ROWS_FIRST
+    while batch := rows.fetchmany(count):
+        values = [value for _, _, value in batch]
+        keys = [
+            tombstone(pos >> SUB_BITS, b"_", pos & MAX_SUB, b"t")
+            if dead
+            else revision(pos >> SUB_BITS, b"_", pos & MAX_SUB)
+            for pos, dead, _ in batch
+        ]
+        yield keys, values
+        average = 1 + sum(map(len, values)) // len(values)
+        count = min(BATCH_ROWS_MAX, max(1, BATCH_BYTES // average))
 
 
-def _entries(db: sqlite3.Connection, name: str) -> Iterator[tuple[bytes, bytes]]:
+def _entries(db: sqlite3.Connection, name: str) -> Iterator[Batch]:
     entries = dict(CLUSTER_DEFAULTS) if name == CLUSTER else {}
     entries.update(db.execute("SELECT key, value FROM bucket WHERE name = ?", (name,)))
-    yield from sorted(entries.items())
+    keys = sorted(entries)
+    yield keys, [entries[key] for key in keys]
 
 
 if __name__ == "__main__":

@@ -45,6 +45,8 @@ def position_of(key: bytes) -> int:
     """
     if len(key) not in (REVISION_BYTES, REVISION_BYTES + 1):
         raise SnapshotError(f"bucket key: {key[:32]!r} is no revision")
+    main: int
+    sub: int
     main, separator, sub = _REVISION.unpack_from(key)
     if separator != b"_" or not 0 <= main <= MAIN_MAX or not 0 <= sub <= MAX_SUB:
         raise SnapshotError(f"bucket key: {key!r} is no revision")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import random
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 
 from store.bbolt.format import BRANCH, META_BYTES, NO_FREELIST, PAGE_HEADER, BoltError, Meta
 from store.bbolt.reader import BoltFile
-from store.bbolt.writer import CHILDREN_MIN, BoltWriter
+from store.bbolt.writer import CHILDREN_MIN, Batch, BoltWriter
 
 Contents = dict[bytes, dict[bytes, bytes]]
 
@@ -23,11 +26,17 @@ CONTENTS = st.dictionaries(
 )
 
 
-def write(path: Path, contents: Contents, page_size: int = 4096) -> bytes:
+def batches(items: Iterable[tuple[bytes, bytes]], size: int = 7) -> Iterator[Batch]:
+    waiting = iter(items)
+    while part := list(islice(waiting, size)):
+        yield [key for key, _ in part], [value for _, value in part]
+
+
+def write(path: Path, contents: Contents, page_size: int = 4096, batch: int = 100) -> bytes:
     with path.open("w+b") as file:
         writer = BoltWriter(file, page_size)
         for name in sorted(contents):
-            writer.bucket(name, sorted(contents[name].items()))
+            writer.bucket(name, batches(sorted(contents[name].items()), batch))
         size = writer.finish()
     data = path.read_bytes()
     assert len(data) == size
@@ -45,9 +54,9 @@ def many(count: int, seed: int = 1, value_bytes: int = 100) -> dict[bytes, bytes
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(contents=CONTENTS, page_size=st.sampled_from([512, 1024, 4096, 16384, 65536]))
-def test_what_is_written_is_read_back(tmp_path: Path, contents: Contents, page_size: int) -> None:
-    write(tmp_path / "db", contents, page_size)
+@given(contents=CONTENTS, page_size=st.sampled_from([512, 1024, 4096, 16384, 65536]), batch=st.integers(1, 70))
+def test_what_is_written_is_read_back(tmp_path: Path, contents: Contents, page_size: int, batch: int) -> None:
+    write(tmp_path / "db", contents, page_size, batch)
     assert read(tmp_path / "db") == contents
 
 
@@ -72,9 +81,10 @@ def test_no_branch_has_a_lone_child(tmp_path: Path, page_size: int) -> None:
 
 
 def test_input_out_of_order_is_refused() -> None:
-    for items in ([(b"b", b""), (b"a", b"")], [(b"a", b""), (b"a", b"")], [(b"", b"")]):
+    wrong = ([(b"b", b""), (b"a", b"")], [(b"a", b""), (b"a", b"")], [(b"", b"")])
+    for items, size in itertools.product(wrong, (1, 2)):
         with pytest.raises(ValueError):
-            BoltWriter(io.BytesIO()).bucket(b"x", items)
+            BoltWriter(io.BytesIO()).bucket(b"x", batches(items, size))
     writer = BoltWriter(io.BytesIO())
     writer.bucket(b"b", [])
     with pytest.raises(ValueError):
@@ -88,7 +98,7 @@ def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
         writer = BoltWriter(file)
         tracemalloc.start()
         try:
-            writer.bucket(b"a", ((b"%09d" % i, bytes(2000)) for i in range(10_000)))
+            writer.bucket(b"a", batches((b"%09d" % i, bytes(2000)) for i in range(10_000)))
             writer.finish()
             assert tracemalloc.get_traced_memory()[1] < 4 << 20
         finally:

@@ -109,8 +109,8 @@ def _bench_raft(args: argparse.Namespace, stop: asyncio.Event) -> Awaitable[int]
     return raft.main(args)
 
 
-def _no_bench(args: argparse.Namespace) -> int:
-    raise AssertionError("a benchmark is required, so the parser has refused this")
+def _no_action(args: argparse.Namespace) -> int:
+    raise AssertionError("a second word is required, so the parser has refused this")
 
 
 def _add_benchmarks(benchmarks: Any) -> None:
@@ -191,8 +191,22 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
         fault.add_argument("name", metavar="NAME", help="the member, as 'kvorum status' names it")
         _data_dir(fault)
 
-    bench = _add(commands, "bench", "measure the parts and the whole", "kvorum bench raft --nodes 3", _no_bench)
+    bench = _add(commands, "bench", "measure the parts and the whole", "kvorum bench raft --nodes 3", _no_action)
     _add_benchmarks(bench.add_subparsers(metavar="BENCHMARK", required=True, parser_class=_Parser))
+
+    snapshot = _add(
+        commands,
+        "snapshot",
+        "save, inspect and restore snapshots in etcd's file format",
+        "kvorum snapshot save backup.db",
+        _no_action,
+    )
+    if command in (None, "snapshot"):
+        from kvorum import snapshot as snapshots
+
+        snapshots.add_commands(
+            snapshot.add_subparsers(metavar="ACTION", required=True, parser_class=_Parser), _add
+        )
 
     member = _add(
         commands,

@@ -26,11 +26,10 @@ PAGE_HEADER: Final = struct.Struct("<QHHI")
 """id, flags, count of elements, count of overflow pages that follow"""
 BRANCH_ELEMENT: Final = struct.Struct("<IIQ")
 """position of the key from here, key size, child page"""
-LEAF_ELEMENT: Final = struct.Struct("<IIII")
-"""flags, position of key and value from here, key size, value size"""
 BUCKET_HEADER: Final = struct.Struct("<QQ")
 """root page (0: inline, a page follows), sequence"""
 ELEMENT_BYTES: Final = 16
+"""A leaf element is four u32: flags, position of key and value from here, key size, value size."""
 
 _META: Final = struct.Struct("<IIIIQQQQQQ")
 _META_CHECKED_BYTES: Final = _META.size - 8

@@ -8,8 +8,12 @@ ascend strictly, across pages too; that free pages are not in use.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+import operator
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +25,6 @@ from store.bbolt.format import (
     ELEMENT_BYTES,
     FREELIST,
     LEAF,
-    LEAF_ELEMENT,
     LONG_FREELIST,
     META_BYTES,
     NO_FREELIST,
@@ -35,16 +38,18 @@ from store.bbolt.format import (
 DEPTH_MAX: Final = 64
 """No tree of 2^64 pages with two children each is higher."""
 
-Item = tuple[bytes, bytes]
+Batch = tuple[list[bytes], list[bytes]]
+_Leaf = tuple[Sequence[int], list[bytes], list[bytes]]
+"""Flags, keys and values of a leaf page."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Root:
-    """Where a bucket begins: a page, or the offset in the file of the page inside its parent."""
+    """Where a bucket begins: a page of its own, or one inside its parent's."""
 
     page: int
-    inline: tuple[int, int] | None = None
-    """offset and size"""
+    inline: tuple[bytes, bytes] | None = None
+    """name and page"""
 
 
 class BoltFile:
@@ -87,18 +92,24 @@ class BoltFile:
         """The names, ascending."""
         return list(self._roots)
 
-    def items(self, bucket: bytes) -> Iterator[Item]:
-        """Keys and values in order, checked on the way; empty for a bucket that is not there.
+    def batches(self, bucket: bytes) -> Iterator[Batch]:
+        """Keys and values in order, a page at a time, checked on the way; nothing for a bucket that is not there.
 
         To be read once: a page reached twice is an error.
         """
         root = self._roots.get(bucket)
         if root is None:
             return
-        for flags, key, value in self._walk_root(root):
-            if flags & BUCKET_ELEMENT:
+        pages = self._walk(root.page) if root.inline is None else self._inline(*root.inline)
+        for flags, keys, values in pages:
+            if any(flags):
                 raise BoltError(f"bucket {bucket!r} has a bucket inside, which etcd never makes")
-            yield key, value
+            yield keys, values
+
+    def items(self, bucket: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The same one by one."""
+        for keys, values in self.batches(bucket):
+            yield from zip(keys, values, strict=True)
 
     # -- metas and free pages -----------------------------------------------------------------------------
 
@@ -128,13 +139,12 @@ class BoltFile:
 
     def _read_roots(self) -> dict[bytes, _Root]:
         roots: dict[bytes, _Root] = {}
-        for flags, name, start, size in self._walk(self.meta.root):
-            if not flags & BUCKET_ELEMENT or size < BUCKET_HEADER.size:
-                raise BoltError(f"{name!r} at the top of the file is no bucket")
-            page, _ = BUCKET_HEADER.unpack_from(self._map, start)
-            roots[name] = (
-                _Root(0, (start + BUCKET_HEADER.size, size - BUCKET_HEADER.size)) if page == 0 else _Root(page)
-            )
+        for flags, names, headers in self._walk(self.meta.root):
+            for flag, name, header in zip(flags, names, headers, strict=True):
+                if flag != BUCKET_ELEMENT or len(header) < BUCKET_HEADER.size:
+                    raise BoltError(f"{name!r} at the top of the file is no bucket")
+                page, _ = BUCKET_HEADER.unpack_from(header)
+                roots[name] = _Root(page) if page else _Root(0, (name, header[BUCKET_HEADER.size :]))
         return roots
 
     # -- pages --------------------------------------------------------------------------------------------
@@ -158,37 +168,25 @@ class BoltFile:
         self._reach(number, overflow + 1, f"page {number}")
         return start, flags, count, start + (overflow + 1) * self.page_size
 
-    def _walk_root(self, root: _Root) -> Iterator[tuple[int, bytes, bytes]]:
-        data = self._map
-        if root.inline is None:
-            elements = self._walk(root.page)
-        else:
-            elements = self._inline(*root.inline)
-        for flags, key, start, size in elements:
-            yield flags, key, data[start : start + size]
-
-    def _inline(self, start: int, size: int) -> Iterator[tuple[int, bytes, int, int]]:
-        if size < PAGE_HEADER.size:
-            raise BoltError("an inline bucket is cut short")
-        _, flags, count, _ = PAGE_HEADER.unpack_from(self._map, start)
+    def _inline(self, name: bytes, page: bytes) -> Iterator[_Leaf]:
+        if len(page) < PAGE_HEADER.size:
+            raise BoltError(f"bucket {name!r} is cut short")
+        _, flags, count, _ = PAGE_HEADER.unpack_from(page)
         if flags != LEAF:
-            raise BoltError(f"an inline bucket is no leaf (flags {flags:#x})")
-        yield from self._leaf(start, count, start + size, "inline bucket", None, None)
+            raise BoltError(f"bucket {name!r} is no leaf (flags {flags:#x})")
+        yield _leaf(page, count, f"bucket {name!r}", None, None)
 
-    def _walk(self, root: int) -> Iterator[tuple[int, bytes, int, int]]:
-        """Leaf elements of a tree in order: flags, key, and where the value is."""
-        stack: list[tuple[int, bytes | None, bytes | None]] = [(root, None, None)]
-        depths = [0]
+    def _walk(self, root: int) -> Iterator[_Leaf]:
+        """The leaves of a tree in order."""
+        stack: list[tuple[int, int, bytes | None, bytes | None]] = [(0, root, None, None)]
         while stack:
-            number, low, high = stack.pop()
-            depth = depths.pop()
+            depth, number, low, high = stack.pop()
             start, flags, count, end = self._page(number)
             if flags == LEAF:
-                yield from self._leaf(start, count, end, f"page {number}", low, high)
+                yield _leaf(self._map[start:end], count, f"page {number}", low, high)
             elif flags == BRANCH and depth < DEPTH_MAX:
                 children = self._branch(start, count, end, number, low, high)
-                stack += reversed(children)
-                depths += [depth + 1] * len(children)
+                stack += [(depth + 1, *child) for child in reversed(children)]
             else:
                 raise BoltError(f"page {number} is neither leaf nor branch (flags {flags:#x})")
 
@@ -215,29 +213,31 @@ class BoltFile:
         # The first key may be stale by a deletion: it bounds nothing that its parent does not.
         return list(zip(pages, [low, *keys[1:]], [*keys[1:], high], strict=True))
 
-    def _leaf(
-        self, start: int, count: int, end: int, what: str, low: bytes | None, high: bytes | None
-    ) -> Iterator[tuple[int, bytes, int, int]]:
-        at = start + PAGE_HEADER.size
-        heads_end = at + count * ELEMENT_BYTES
-        if heads_end > end:
-            raise BoltError(f"{what}: {count} elements do not fit")
-        data = self._map
-        last: bytes | None = None
-        key = b""
-        for flags, position, key_size, value_size in LEAF_ELEMENT.iter_unpack(data[at:heads_end]):
-            begin = at + position
-            value_at = begin + key_size
-            if begin < heads_end or value_at + value_size > end:
-                raise BoltError(f"{what}: an element lies outside")
-            key = data[begin:value_at]
-            if (last is None and low is not None and key < low) or (last is not None and key <= last):
-                raise BoltError(f"{what}: keys are not in order")
-            last = key
-            yield flags, key, value_at, value_size
-            at += ELEMENT_BYTES
-        if high is not None and count and key >= high:
-            raise BoltError(f"{what}: keys are not in order")
+
+def _leaf(page: bytes, count: int, what: str, low: bytes | None, high: bytes | None) -> _Leaf:
+    """The elements of a leaf page: flags, keys, values. The keys lie between ``low`` and ``high``."""
+    first = PAGE_HEADER.size
+    heads_end = first + count * ELEMENT_BYTES
+    if heads_end > len(page):
+        raise BoltError(f"{what}: {count} elements do not fit")
+    heads = array("I", page[first:heads_end])
+    if sys.byteorder == "big":
+        heads.byteswap()
+    if not count:
+        return heads, [], []
+    begins = list(map(operator.add, range(first, heads_end, ELEMENT_BYTES), heads[1::4]))
+    middles = list(map(operator.add, begins, heads[2::4]))
+    ends = list(map(operator.add, middles, heads[3::4]))
+    if min(begins) < heads_end or max(ends) > len(page):
+        raise BoltError(f"{what}: an element lies outside")
+    keys = [page[begin:middle] for begin, middle in zip(begins, middles, strict=True)]
+    if (
+        any(map(operator.ge, keys, islice(keys, 1, None)))
+        or (low is not None and keys[0] < low)
+        or (high is not None and keys[-1] >= high)
+    ):
+        raise BoltError(f"{what}: keys are not in order")
+    return heads[0::4], keys, [page[middle:end] for middle, end in zip(middles, ends, strict=True)]
 
 
 def _newest_meta(data: mmap.mmap) -> Meta:

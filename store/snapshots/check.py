@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -12,7 +12,7 @@ import google_crc32c
 from google.protobuf.message import DecodeError
 
 from store.bbolt.format import BoltError
-from store.bbolt.reader import BoltFile, Item
+from store.bbolt.reader import BoltFile
 from store.etcdpb import kv_pb2, lease_pb2, rpc_pb2
 from store.mvcc.record import SUB_BITS
 from store.snapshots.layout import (
@@ -23,11 +23,10 @@ from store.snapshots.layout import (
     LEASE,
     META,
     SnapshotError,
-    position_of,
+    positions,
 )
 
 READ_BYTES: Final = 1 << 20
-_CRC_BATCH: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,27 +114,27 @@ def verify(path: Path) -> int:
     """Check every page, key and value; the last revision in bucket ``key``, 0 for none. Raises SnapshotError."""
     with open_snapshot(path) as bolt:
         try:
-            revision = 0
+            last = 0
+            for keys, values in bolt.batches(KEY.encode()):
+                if keys:
+                    last = positions(keys)[0][-1]
+                    _check_pairs(values)
             for name in bolt.buckets:
-                for key, value in bolt.items(name):
-                    if name == b"key":
-                        revision = position_of(key)
-                        _check_pair(key, value)
-                    else:
+                if name != KEY.encode():
+                    for key, value in bolt.items(name):
                         _check_entry(name.decode(errors="replace"), key, value)
-            return revision >> 1 + SUB_BITS
+            return last >> SUB_BITS
         except (BoltError, SnapshotError) as error:
             raise SnapshotError(f"{path} is damaged: {error}") from None
 
 
-_parse_pair: Final = kv_pb2.KeyValue.FromString
-
-
-def _check_pair(key: bytes, value: bytes) -> None:
+def _check_pairs(values: list[bytes]) -> None:
+    parse = kv_pb2.KeyValue.FromString
     try:
-        _parse_pair(value)
+        for value in values:
+            parse(value)
     except DecodeError:
-        raise SnapshotError(f"bucket key: the value at {key!r} is no key-value pair") from None
+        raise SnapshotError("bucket key: a value is no key-value pair") from None
 
 
 def _check_entry(bucket: str, key: bytes, value: bytes) -> None:
@@ -149,24 +148,12 @@ def _check_entry(bucket: str, key: bytes, value: bytes) -> None:
 
 
 def _count(bolt: BoltFile) -> Status:
-    crc, total, last = 0, 0, b""
+    crc, total, revision = 0, 0, 0
     for name in bolt.buckets:
         crc = google_crc32c.extend(crc, name)
-        for batch in _batches(bolt.items(name)):
-            crc = google_crc32c.extend(crc, b"".join([part for item in batch for part in item]))
-            total += len(batch)
-            if name == b"key":
-                last = batch[-1][0]
-    revision = position_of(last) >> 1 + SUB_BITS if last else 0
+        for keys, values in bolt.batches(name):
+            crc = google_crc32c.extend(crc, b"".join(chain.from_iterable(zip(keys, values, strict=True))))
+            total += len(keys)
+            if keys and name == KEY.encode():
+                revision = positions(keys)[0][-1] >> SUB_BITS
     return Status(crc, revision, total, bolt.size)
-
-
-def _batches(items: Iterator[Item]) -> Iterator[list[Item]]:
-    batch: list[Item] = []
-    for item in items:
-        batch.append(item)
-        if len(batch) >= _CRC_BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch

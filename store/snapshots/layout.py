@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 from store.mvcc.record import MAX_SUB, SUB_BITS
@@ -31,27 +32,28 @@ REVISION_BYTES: Final = 17
 TOMBSTONE_MARK: Final = b"t"
 MAIN_MAX: Final = (1 << 63 - SUB_BITS) - 1
 """The largest revision that a position can hold."""
-_REVISION: Final = struct.Struct(">qcq")
+_REVISION: Final = struct.Struct(">QcQ")
 
 
 class SnapshotError(Exception):
     """The file is no snapshot that can be used; one line that says why."""
 
 
-def position_of(key: bytes) -> int:
-    """Position (store.mvcc.record) times two, plus one for a tombstone, of a key of bucket ``key``.
+def positions(keys: Sequence[bytes]) -> tuple[list[int], list[int]]:
+    """Positions (store.mvcc.record) of keys of bucket ``key``, and 1 for each that is a tombstone, else 0.
 
     Raises SnapshotError for anything that etcd does not write there.
     """
-    if len(key) not in (REVISION_BYTES, REVISION_BYTES + 1):
-        raise SnapshotError(f"bucket key: {key[:32]!r} is no revision")
-    main: int
-    sub: int
-    main, separator, sub = _REVISION.unpack_from(key)
-    if separator != b"_" or not 0 <= main <= MAIN_MAX or not 0 <= sub <= MAX_SUB:
-        raise SnapshotError(f"bucket key: {key!r} is no revision")
-    if len(key) == REVISION_BYTES:
-        return (main << SUB_BITS | sub) << 1
-    if key[REVISION_BYTES:] != TOMBSTONE_MARK:
-        raise SnapshotError(f"bucket key: {key!r} is no revision")
-    return (main << SUB_BITS | sub) << 1 | 1
+    sizes = set(map(len, keys))
+    plain = keys if sizes == {REVISION_BYTES} else [key[:REVISION_BYTES] for key in keys]
+    if sizes <= {REVISION_BYTES, REVISION_BYTES + 1}:
+        mains, separators, subs = zip(*_REVISION.iter_unpack(b"".join(plain)), strict=True)
+        tombstones = [len(key) - REVISION_BYTES for key in keys]
+        if (
+            set(separators) == {b"_"}
+            and max(mains) <= MAIN_MAX
+            and max(subs) <= MAX_SUB
+            and {key[REVISION_BYTES:] for key in keys} <= {b"", TOMBSTONE_MARK}
+        ):
+            return [main << SUB_BITS | sub for main, sub in zip(mains, subs, strict=True)], tombstones
+    raise SnapshotError(f"bucket key: {keys[0][:32]!r} or a key after it is no revision")

@@ -23,7 +23,7 @@ from store.bbolt.format import BoltError
 from store.bbolt.reader import BoltFile
 from store.cluster import cluster_id, encode_conf_state, encode_member, member_id, member_key
 from store.config import MemberConfig
-from store.mvcc.record import position
+from store.mvcc.record import SUB_BITS, position
 from store.replica import MemberInfo
 from store.snapshots.check import check_checksum, open_snapshot, verify
 from store.snapshots.layout import (
@@ -36,11 +36,12 @@ from store.snapshots.layout import (
     META,
     STORAGE_VERSION,
     SnapshotError,
-    position_of,
+    positions,
 )
 
 FIRST_INDEX: Final = 1
 FIRST_TERM: Final = 1
+FIRST_REVISION: Final = 1
 UNFINISHED: Final = "restoring"
 """Folder in the data directory while it is being filled; what an interrupted run left is replaced."""
 
@@ -66,22 +67,22 @@ async def restore(
     nothing, for a file that is not sound and for a directory that is not empty.
     """
     members = _members(config)
-    check_checksum(path, required=not skip_hash_check)
-    revision = verify(path)
-    if revision + bump_revision > MAIN_MAX:
-        raise SnapshotError(f"--bump-revision {bump_revision}: revision {revision + bump_revision} is too large")
+    if skip_hash_check:
+        verify(path)
+    else:
+        # Whole and unchanged since it was made; its pages are checked once more when they are read.
+        check_checksum(path)
     with _directory(config) as directory:
         own = next(member.id for member in members if member.name == config.name)
         identity = Identity(cluster_id(member.id for member in members), own)
         conf_state = ConfState(voters=tuple(sorted(member.id for member in members)))
-        bumped = revision + bump_revision if bump_revision else 0
         with open_snapshot(path) as bolt:
-            auth_enabled = _load(bolt, directory / "state.db", members, conf_state, bumped)
+            revision, auth_enabled = _load(bolt, directory / "state.db", members, conf_state, bump_revision)
         log = await SqliteLog.create(
             directory / "raft.db", identity, Snapshot(FIRST_INDEX, FIRST_TERM, conf_state)
         )
         await log.close()
-    return Restored(identity, bumped or revision, auth_enabled)
+    return Restored(identity, revision, auth_enabled)
 
 
 def _members(config: MemberConfig) -> list[MemberInfo]:
@@ -123,13 +124,16 @@ def _directory(config: MemberConfig) -> Iterator[Path]:
         raise
 
 
-def _load(bolt: BoltFile, state_db: Path, members: list[MemberInfo], conf_state: ConfState, bumped: int) -> bool:
-    """Fill a new state database; whether the file asks for passwords."""
+def _load(
+    bolt: BoltFile, state_db: Path, members: list[MemberInfo], conf_state: ConfState, bump_revision: int
+) -> tuple[int, bool]:
+    """Fill a new state database; its revision, and whether the file asks for passwords."""
     backend.connect(state_db).close()  # makes the tables
     with contextlib.closing(sqlite3.connect(state_db, isolation_level=None)) as db:
         # Nobody relies on the file before it is whole and synced, so nothing need be undone or synced on the way.
         db.execute("PRAGMA journal_mode = OFF")
         db.execute("PRAGMA synchronous = OFF")
+        db.execute("PRAGMA cache_size = -65536")
         db.execute("BEGIN")
         try:
             db.executemany("INSERT INTO kv VALUES (?, ?, ?)", _rows(bolt))
@@ -137,22 +141,34 @@ def _load(bolt: BoltFile, state_db: Path, members: list[MemberInfo], conf_state:
                 if name not in (KEY, MEMBERS, MEMBERS_REMOVED):
                     _put(db, name, bolt.items(name.encode()))
         except BoltError as error:
-            raise SnapshotError(f"the snapshot changed while it was read: {error}") from None
+            raise SnapshotError(f"the snapshot is damaged: {error}") from None
         db.execute("DELETE FROM bucket WHERE name = ? AND key IN (?, ?, ?, ?)", (META, *_NEW_META))
         _put(db, META, _first_position(conf_state))
         _put(db, MEMBERS, ((member_key(member.id), encode_member(member)) for member in members))
-        if bumped:
-            _bump(db, bumped)
+        revision = _revision(db)
+        if bump_revision:
+            revision += bump_revision
+            _bump(db, revision)
         db.execute("COMMIT")
         auth = db.execute("SELECT value FROM bucket WHERE name = ? AND key = ?", AUTH_ENABLED).fetchone()
     _sync(state_db)
-    return auth is not None and auth[0] == b"\x01"
+    return revision, auth is not None and auth[0] == b"\x01"
 
 
-def _rows(bolt: BoltFile) -> Iterator[tuple[int, int, bytes]]:
-    for key, value in bolt.items(KEY.encode()):
-        found = position_of(key)
-        yield found >> 1, found & 1, value
+def _revision(db: sqlite3.Connection) -> int:
+    """Where a member that loads the database begins: also a compaction may be all that is left of history."""
+    last = db.execute("SELECT max(rev) FROM kv").fetchone()[0] or 0
+    compacted = db.execute(
+        "SELECT value FROM bucket WHERE name = ? AND key IN (?, ?)",
+        (META, b"scheduledCompactRev", b"finishedCompactRev"),
+    )
+    return max(last >> SUB_BITS, FIRST_REVISION, *(int.from_bytes(value[:8], "big") for (value,) in compacted))
+
+
+def _rows(bolt: BoltFile) -> Iterator[backend.Row]:
+    for keys, values in bolt.batches(KEY.encode()):
+        if keys:
+            yield from zip(*positions(keys), values, strict=True)
 
 
 def _put(db: sqlite3.Connection, bucket: str, items: Iterator[tuple[bytes, bytes]]) -> None:
@@ -167,6 +183,8 @@ def _first_position(conf_state: ConfState) -> Iterator[tuple[bytes, bytes]]:
 
 def _bump(db: sqlite3.Connection, revision: int) -> None:
     """An empty version at ``revision``, which no read shows, and everything up to it declared compacted."""
+    if revision > MAIN_MAX:
+        raise SnapshotError(f"--bump-revision: revision {revision} is too large, {MAIN_MAX} is the last")
     db.execute("INSERT INTO kv VALUES (?, 0, ?)", (position(revision), b""))
     stored = revision.to_bytes(8, "big") + b"_" + bytes(8)
     db.execute("INSERT OR REPLACE INTO bucket VALUES (?, ?, ?)", (META, b"scheduledCompactRev", stored))

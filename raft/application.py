@@ -55,17 +55,23 @@ class Application(Protocol):
         """Raise ``durable_index`` to what is applied now."""
         ...
 
-    async def make_image(self, path: Path) -> Snapshot:
-        """Write a consistent image to ``path`` and return the position and configuration it holds.
+    async def make_image(self) -> tuple[Snapshot, Path]:
+        """A consistent image, with the position and configuration it holds. Raises OSError."""
+        ...
 
-        Raises OSError when it cannot be made.
+    def release_image(self, image: Path) -> None:
+        """An image that ``make_image`` made is not needed any more."""
+        ...
+
+    async def accept_image(self, image: Path, snapshot: Snapshot) -> None:
+        """Check a received image against its announcement and keep it, durably, until it is installed.
+
+        Raises OSError or Refused when it is not what it should be; the state is then as before.
         """
         ...
 
-    async def check_image(self, path: Path) -> Snapshot:
-        """The position and configuration that a received image holds; raises OSError when it is none."""
-        ...
-
-    async def install_image(self, path: Path, snapshot: Snapshot) -> None:
-        """Replace everything by a received image. Idempotent: it is repeated when a crash interrupts it."""
+    async def install_image(self, snapshot: Snapshot) -> None:
+        """Replace everything by the accepted image of ``snapshot``. A crash in the middle is mended at the
+        next start: the log names the snapshot first, and the image is kept until it is in place (contract §23).
+        """
         ...

@@ -98,25 +98,6 @@ class DriverConfig:
         return 5.0 + 2 * self.election_s
 
 
-async def complete_install(application: Application, loaded: LoadedLog, work_dir: Path) -> None:
-    """Before a driver is made: finish an installation that a crash interrupted, and clear what it left.
-
-    The log names the snapshot before the state machine holds it, and the image is on disk before the log
-    names it (contract §23), so whatever the crash hit, one of the two can be completed.
-    """
-    index = loaded.snapshot.index
-    if application.applied_index < index:
-        image = work_dir / f"{index:016x}.snap"
-        if not image.exists():
-            raise FatalError(
-                f"the log begins after entry {index} but the state ends at {application.applied_index}, and "
-                f"{image} is missing: remove this member from the cluster and add it again"
-            )
-        await application.install_image(image, loaded.snapshot)
-    for leftover in work_dir.glob("*.snap"):
-        leftover.unlink()
-
-
 class _Proposal(NamedTuple):
     request_id: int
     data: bytes
@@ -147,7 +128,6 @@ class RaftDriver:
         loaded: LoadedLog,
         application: Application,
         transport: Transport,
-        work_dir: Path,
         rng: random.Random,
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -156,7 +136,6 @@ class RaftDriver:
         self._log = durable_log
         self._application = application
         self._transport = transport
-        self._work_dir = work_dir
         self._conf_state = application.conf_state
         self._storage = _Storage(self._image_position)
         self._node = self._make_node(loaded, rng)
@@ -176,7 +155,6 @@ class RaftDriver:
         self._apply_wake = asyncio.Event()
         self._apply_idle = asyncio.Event()
         self._apply_idle.set()
-        self._images: dict[int, Path] = {}
         self._sending_images = 0
         self._scheduled = False
         self._stopped = False
@@ -377,15 +355,7 @@ class RaftDriver:
 
     async def receive_snapshot(self, message: Message, image: Path) -> None:
         assert message.snapshot is not None
-        index = message.snapshot.index
-        held = await self._application.check_image(image)
-        if held != message.snapshot._replace(data=b""):
-            raise Refused(f"the image holds entry {held.index}, its message says {index}")
-        path = self._work_dir / f"{index:016x}.snap"
-        await asyncio.to_thread(image.replace, path)
-        for older in [known for known in self._images if known <= self._application.applied_index]:
-            await asyncio.to_thread(self._images.pop(older).unlink, missing_ok=True)
-        self._images[index] = path
+        await self._application.accept_image(image, message.snapshot._replace(data=b""))
         self._enqueue([message])
 
     # the turn
@@ -610,14 +580,10 @@ class RaftDriver:
     async def _install(self, snapshot: Snapshot) -> None:
         log.info("installing a snapshot at entry %d, term %d", snapshot.index, snapshot.term)
         await self._apply_idle.wait()
-        image = self._images.pop(snapshot.index, None)
-        if image is None:
-            raise FatalError(f"the image of snapshot {snapshot.index} is not here")
-        await self._application.install_image(image, snapshot)
+        await self._application.install_image(snapshot)
         self._conf_state = snapshot.conf_state
         self._storage.apply_snapshot(snapshot)
         self._log_snapshot_index = snapshot.index
-        await asyncio.to_thread(image.unlink, missing_ok=True)
         self._reads.applied(self._application.applied_index)
 
     # the apply task
@@ -680,20 +646,19 @@ class RaftDriver:
 
     async def _send_snapshot(self, message: Message) -> None:
         """The core's message is a request: the image is made now, at what has been applied by now."""
-        path = self._work_dir / f"outgoing-{message.to:x}.snap"
-
-        def done() -> None:
-            self._sending_images -= 1
-            path.unlink(missing_ok=True)
-
         try:
-            snapshot = await self._application.make_image(path)
+            snapshot, image = await self._application.make_image()
         except (OSError, RaftError) as error:
             log.warning("no snapshot for %x: %s", message.to, error)
             self.snapshot_sent(message.to, False)
-            done()
+            self._sending_images -= 1
             return
-        self._transport.send_snapshot(message._replace(snapshot=snapshot), path, done)
+
+        def done() -> None:
+            self._sending_images -= 1
+            self._application.release_image(image)
+
+        self._transport.send_snapshot(message._replace(snapshot=snapshot), image, done)
 
     def _maybe_compact(self) -> None:
         """Truncate the log now and then, keeping entries for members to catch up with."""

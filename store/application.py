@@ -12,7 +12,9 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from raft.core.types import ConfChangeV2, ConfState, Entry, Snapshot
+from raft.errors import FatalError, Refused
 from store.cluster import (
+    DEFAULT_MAX_LEARNERS,
     MEMBERS,
     MEMBERS_REMOVED,
     ClusterError,
@@ -32,16 +34,17 @@ CONF_STATE_KEY = b"confState"
 class MachineApplication:
     """A raft.application.Application over a Machine."""
 
-    def __init__(self, machine: Machine, max_learners: int) -> None:
+    def __init__(self, machine: Machine, max_learners: int, image_dir: Path) -> None:
         self._machine = machine
+        self._image_dir = image_dir
+        self._images_made = 0
         self._max_learners = max_learners
         self.on_membership: Callable[[], None] = _nothing
         """Called when members may have changed; must not block."""
 
     @property
     def membership(self) -> Membership:
-        machine = self._machine
-        return Membership(machine.bucket(MEMBERS), machine.bucket(MEMBERS_REMOVED), self._max_learners)
+        return membership_of(self._machine, self._max_learners)
 
     @property
     def applied_index(self) -> int:
@@ -90,20 +93,52 @@ class MachineApplication:
         await self._machine.flush()
         await self._machine.checkpoint()
 
-    async def make_image(self, path: Path) -> Snapshot:
-        path.unlink(missing_ok=True)
+    async def make_image(self) -> tuple[Snapshot, Path]:
+        self._images_made += 1
+        path = self._image_dir / f"outgoing-{self._images_made}.snap"
         try:
+            path.unlink(missing_ok=True)
             index, term = await self._machine.snapshot_to(path)
-            return Snapshot(index, term, await asyncio.to_thread(_conf_state_in, path))
+            return Snapshot(index, term, await asyncio.to_thread(_conf_state_in, path)), path
         except sqlite3.Error as error:
             raise OSError(f"no image of the state could be made: {error}") from error
 
-    async def check_image(self, path: Path) -> Snapshot:
-        return await asyncio.to_thread(_check_image, path)
+    def release_image(self, image: Path) -> None:
+        image.unlink(missing_ok=True)
 
-    async def install_image(self, path: Path, snapshot: Snapshot) -> None:
-        await self._machine.install(path)
+    async def accept_image(self, image: Path, snapshot: Snapshot) -> None:
+        held = await asyncio.to_thread(_check_image, image)
+        if held != snapshot:
+            raise Refused(f"the image holds entry {held.index}, it was announced as {snapshot.index}")
+        for older in self._image_dir.glob("accepted-*.snap"):
+            if older != self._accepted(snapshot):
+                older.unlink(missing_ok=True)
+        await asyncio.to_thread(image.replace, self._accepted(snapshot))
+
+    async def install_image(self, snapshot: Snapshot) -> None:
+        image = self._accepted(snapshot)
+        if not image.exists():
+            raise FatalError(
+                f"the log begins after entry {snapshot.index} but the state ends at {self.applied_index}, and "
+                f"{image} is missing: remove this member from the cluster and add it again"
+            )
+        await self._machine.install(image)
         self.on_membership()
+
+    async def recover(self, snapshot: Snapshot) -> None:
+        """Before the driver is made: finish an installation that a crash interrupted, and clear what it left."""
+        if self.applied_index < snapshot.index:
+            await self.install_image(snapshot)
+        for leftover in self._image_dir.glob("*.snap"):
+            leftover.unlink()
+
+    def _accepted(self, snapshot: Snapshot) -> Path:
+        return self._image_dir / f"accepted-{snapshot.index:016x}.snap"
+
+
+def membership_of(machine: Machine, max_learners: int = DEFAULT_MAX_LEARNERS) -> Membership:
+    """The members as a machine holds them."""
+    return Membership(machine.bucket(MEMBERS), machine.bucket(MEMBERS_REMOVED), max_learners)
 
 
 def _conf_state_in(path: Path) -> ConfState:

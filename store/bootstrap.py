@@ -25,11 +25,12 @@ from raft.log import Identity, LogWrite
 from raft.sqlite_log import SqliteLog
 from raft.transport import describe
 from raft.waiters import ID_BYTES
-from store.application import CONF_STATE_KEY, MachineApplication
+from store.application import CONF_STATE_KEY, membership_of
 from store.cluster import (
     MEMBERS,
     ChangeKind,
     MemberChange,
+    Membership,
     cluster_id,
     decode_member,
     encode_conf_state,
@@ -98,7 +99,7 @@ async def open_member(config: MemberConfig) -> Opened:
         opened = await _reopen(config, raft_db, state_db)
         opened.peers = _load_peers(directory)
         if config.force_new_cluster:
-            await stand_alone(opened, config.max_learners)
+            await stand_alone(opened)
         return opened
     if config.force_new_cluster:
         raise DataDirError(f"--force-new-cluster: {directory} holds no member to start from")
@@ -117,7 +118,7 @@ async def _reopen(config: MemberConfig, raft_db: Path, state_db: Path) -> Opened
         await log.close()
         raise
     try:
-        _check_owner(config, log.identity, MachineApplication(machine, config.max_learners))
+        _check_owner(config, log.identity, membership_of(machine))
     except BaseException:
         await machine.close()
         await log.close()
@@ -134,9 +135,9 @@ async def _open_state(state_db: Path) -> Machine:
         raise DataDirError(f"{state_db}: the state database is damaged ({error}); {_REPLACE}") from error
 
 
-def _check_owner(config: MemberConfig, identity: Identity, application: MachineApplication) -> None:
+def _check_owner(config: MemberConfig, identity: Identity, membership: Membership) -> None:
     """Refuse the directory of another member: two members must never run with one identity."""
-    member = application.membership.get(identity.member_id)
+    member = membership.get(identity.member_id)
     if member is not None and member.name and member.name != config.name:
         raise DataDirError(
             f"{config.data_dir} belongs to member {member.name!r} of cluster {identity.cluster_id:x}, not to "
@@ -281,7 +282,7 @@ def _load_peers(directory: Path) -> list[MemberInfo]:
     return [decode_member(json.dumps(document).encode()) for document in json.loads(path.read_text())]
 
 
-async def stand_alone(opened: Opened, max_learners: int) -> None:
+async def stand_alone(opened: Opened) -> None:
     """--force-new-cluster: the only member of a cluster from now on (contract §26).
 
     What is committed stays; what may not be is dropped. The other members leave through entries that count as
@@ -291,7 +292,7 @@ async def stand_alone(opened: Opened, max_learners: int) -> None:
     commit = max(loaded.hard_state.commit, opened.machine.applied_index)
     term = max(loaded.hard_state.term, opened.machine.applied_term)
     own = opened.identity.member_id
-    members = MachineApplication(opened.machine, max_learners).membership.members()
+    members = membership_of(opened.machine).members()
     changes = [
         MemberChange(ChangeKind.PROMOTE, own) for member in members if member.id == own and member.is_learner
     ]

@@ -13,7 +13,7 @@ from typing import Final
 import grpc
 
 from raft.core.types import NO_NODE
-from raft.driver import DriverConfig, RaftDriver, complete_install
+from raft.driver import DriverConfig, RaftDriver
 from raft.transport import TcpTransport
 from store.api.context import ApiContext, ApiOptions
 from store.api.server import register, server_options
@@ -69,10 +69,10 @@ async def _assembled(config: MemberConfig) -> AsyncIterator[_Parts]:
         opened = await open_member(config)
         stack.push_async_callback(opened.log.close)
         stack.push_async_callback(opened.machine.close)
-        application = MachineApplication(opened.machine, config.max_learners)
-        loaded = await opened.log.load()
         work_dir = config.member_dir / "snap"
-        await complete_install(application, loaded, work_dir)
+        application = MachineApplication(opened.machine, config.max_learners, work_dir)
+        loaded = await opened.log.load()
+        await application.recover(loaded.snapshot)
         transport = TcpTransport(opened.identity, work_dir)
         driver = RaftDriver(
             _driver_config(config, opened.identity.member_id),
@@ -80,7 +80,6 @@ async def _assembled(config: MemberConfig) -> AsyncIterator[_Parts]:
             loaded,
             application,
             transport,
-            work_dir,
             random.Random(),
         )
         replica = RaftReplica(opened.identity, config, driver, transport, application)

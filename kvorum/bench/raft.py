@@ -56,13 +56,16 @@ class Counting:
     async def make_durable(self) -> None:
         return
 
-    async def make_image(self, path: Path) -> Snapshot:
+    async def make_image(self) -> tuple[Snapshot, Path]:
         raise OSError("this state machine makes no images")
 
-    async def check_image(self, path: Path) -> Snapshot:
-        raise OSError("no images here")
+    def release_image(self, image: Path) -> None:
+        return
 
-    async def install_image(self, path: Path, snapshot: Snapshot) -> None:
+    async def accept_image(self, image: Path, snapshot: Snapshot) -> None:
+        raise OSError("this state machine takes no images")
+
+    async def install_image(self, snapshot: Snapshot) -> None:
         raise OSError("this state machine takes no images")
 
 
@@ -129,7 +132,6 @@ async def measure(nodes: int, seconds: float, in_flight: int, value_bytes: int) 
                 await log.load(),
                 Counting(start),
                 wire,
-                directory,
                 random.Random(number),
             )
         try:

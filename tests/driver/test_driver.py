@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 
@@ -171,9 +170,7 @@ def test_m09_a_single_restarted_node_reads_nothing_before_it_has_replayed_its_lo
             wire = Wire(random.Random(expected))
             log, journal = SimulatedLog(disks[1]), Journal()
             journal.conf_state = start.conf_state
-            driver = RaftDriver(
-                DriverConfig(1), log, await log.load(), journal, Port(wire, 1), Path("unused"), random.Random(2)
-            )
+            driver = RaftDriver(DriverConfig(1), log, await log.load(), journal, Port(wire, 1), random.Random(2))
             task = asyncio.create_task(driver.run())
             await driver.read_barrier()
             assert len(journal.values) == expected
@@ -323,7 +320,7 @@ def test_a_state_that_is_ahead_of_its_log_or_behind_it_is_refused() -> None:
             loaded = LoadedLog(HardState(1, 0, 1), Snapshot(1, 1, ConfState(IDS)), [])
             port = Port(Wire(random.Random(1)), 1)
             with pytest.raises(FatalError, match="one of the two files was replaced or lost"):
-                RaftDriver(DriverConfig(1), log, loaded, journal, port, Path("x"), random.Random(1))
+                RaftDriver(DriverConfig(1), log, loaded, journal, port, random.Random(1))
 
     virtual.run(body())
 

@@ -58,13 +58,16 @@ class Journal:
     async def make_durable(self) -> None:
         return
 
-    async def make_image(self, path: Path) -> Snapshot:
+    async def make_image(self) -> tuple[Snapshot, Path]:
         raise OSError("a journal makes no images")
 
-    async def check_image(self, path: Path) -> Snapshot:
-        raise OSError("no images here")
+    def release_image(self, image: Path) -> None:
+        return
 
-    async def install_image(self, path: Path, snapshot: Snapshot) -> None:
+    async def accept_image(self, image: Path, snapshot: Snapshot) -> None:
+        raise OSError("a journal takes no images")
+
+    async def install_image(self, snapshot: Snapshot) -> None:
         raise OSError("a journal takes no images")
 
 
@@ -135,7 +138,7 @@ class VirtualCluster:
         log = SimulatedLog(self.disks[node])
         journal = Journal()
         driver = RaftDriver(
-            DriverConfig(node), log, await log.load(), journal, Port(self.wire, node), Path("unused"),
+            DriverConfig(node), log, await log.load(), journal, Port(self.wire, node),
             random.Random(self.rng.random()),
         )  # fmt: skip
         driver.on_leader_change(lambda lead, leading: self._changed.set())

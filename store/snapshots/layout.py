@@ -20,7 +20,7 @@ BUCKETS: Final = tuple(
 )
 """All of them exist in every file, empty or not: etcdutl 3.6 takes that for granted."""
 
-CLUSTER_DEFAULTS: Final = {b"clusterVersion": b"3.5.0", b"downgrade": b'{"target-version":"","enabled":false}'}
+CLUSTER_DEFAULTS: Final = {b"clusterVersion": b"3.5.0"}
 AUTH_ENABLED: Final = ("auth", b"authEnabled")
 STORAGE_VERSION: Final = b"storageVersion"
 

@@ -1,0 +1,426 @@
+"""One gRPC call on one HTTP/2 stream: the servicer's context, its requests, its answer, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import grpc
+import grpc.aio
+
+from store.listener.messages import CODE_EXHAUSTED, CODE_INTERNAL, PREFIX_BYTES, Deframer, MessageError, frame
+from store.listener.metadata import (
+    Headers,
+    MalformedHeader,
+    Metadata,
+    decode_metadata,
+    decode_timeout,
+    encode_message,
+    encode_metadata,
+)
+
+if TYPE_CHECKING:
+    from store.listener.http2 import Http2Connection
+
+log = logging.getLogger(__name__)
+
+RESPONSE_HEADERS: Final = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+OK_TRAILERS: Final = [(b"grpc-status", b"0")]
+_ENCODINGS: Final = (b"grpc-accept-encoding", b"identity,gzip")
+_COPY_BELOW_BYTES: Final = 64 * 1024
+_MESSAGES_PER_TURN: Final = 64
+_CANCELLED: Final = 1
+_UNKNOWN: Final = 2
+_DEADLINE: Final = 4
+_UNIMPLEMENTED: Final = 12
+_EOF: Final[Any] = grpc.aio.EOF  # type: ignore[attr-defined]  # missing in its stubs
+_STATUS: Final = {status.value[0]: status for status in grpc.StatusCode}
+
+
+class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic at run time
+    """The context of one call, offering what grpc.aio's offers. Created by a connection, for a known method."""
+
+    def __init__(
+        self,
+        connection: Http2Connection,
+        stream_id: int,
+        headers: Headers,
+        fields: Mapping[bytes, bytes],
+        handler: Any,
+    ) -> None:
+        self._connection = connection
+        self._stream_id = stream_id
+        self._headers = headers
+        self._fields = fields
+        self._handler = handler
+        self._metadata: Metadata | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._deframer: Deframer | None = None
+        self._reader: asyncio.Future[None] | None = None
+        self._taken = 0
+        self._deadline: asyncio.TimerHandle | None = None
+        self._deadline_at = 0.0
+        self._trailing: Any = None
+        self._code = 0
+        self._details = ""
+        self._answered = False  # response headers are out
+        self._ended = False  # trailers are out
+        self._half_closed = False  # the peer has sent all it will
+        self._closed = False  # the stream is gone
+        self._cancelled = False
+        self._aborted = False
+        self._callbacks: list[Callable[[Any], None]] = []
+
+    # -- what the connection tells ------------------------------------------------------------------------
+
+    def begin(self, half_closed: bool) -> None:
+        """Start a call whose headers have arrived."""
+        self._half_closed = half_closed
+        timeout = self._fields.get(b"grpc-timeout")
+        if timeout is not None:
+            try:
+                seconds = decode_timeout(timeout)
+            except MalformedHeader as error:
+                self._finish(CODE_INTERNAL, str(error))
+                return
+            loop = self._connection.loop
+            self._deadline_at = loop.time() + seconds
+            self._deadline = loop.call_at(self._deadline_at, self._expire)
+        if self._handler.request_streaming:
+            self._start(None)
+        elif half_closed:
+            self._no_request()
+
+    def on_data(self, data: bytes, half_closed: bool) -> None:
+        """Take bytes of the request; ``half_closed`` with the last ones."""
+        self._half_closed = self._half_closed or half_closed
+        connection, streaming = self._connection, self._handler.request_streaming
+        if self._ended or (self._task is not None and not streaming):
+            connection.acknowledge(self._stream_id, len(data))
+            return
+        if self._deframer is None:
+            if not streaming and half_closed and data[:1] == b"\0" and self._is_whole(data):
+                connection.acknowledge(self._stream_id, len(data))
+                self._start(data[PREFIX_BYTES:])
+                return
+            self._deframer = self._make_deframer()
+        try:
+            self._deframer.feed(data)
+        except MessageError as error:
+            self._fail(error.code, error.text)
+            return
+        if half_closed and self._deframer.partial:
+            self._fail(CODE_INTERNAL, "unexpected EOF")
+        elif streaming:
+            self._wake_reader()
+        elif (message := self._deframer.take()) is not None:
+            self._start(message)
+        elif half_closed:
+            self._no_request()
+
+    def _is_whole(self, data: bytes) -> bool:
+        size = int.from_bytes(data[1:PREFIX_BYTES], "big")
+        return len(data) == PREFIX_BYTES + size and size <= self._connection.limits.max_receive_message_bytes
+
+    def _make_deframer(self) -> Deframer:
+        connection, limits = self._connection, self._connection.limits
+        return Deframer(
+            limits.max_receive_message_bytes,
+            limits.stream_window_bytes,
+            self._fields.get(b"grpc-encoding", b""),
+            connection.budget,
+            lambda count: connection.acknowledge(self._stream_id, count),
+        )
+
+    def _no_request(self) -> None:
+        self._fail(
+            CODE_INTERNAL, "cardinality violation: received no request message from non-client-streaming RPC"
+        )
+
+    def on_closed(self) -> None:
+        """The stream is gone: whoever still works for it is cancelled."""
+        self._closed = True
+        if not self._ended:
+            self._cancelled = True
+            self._ended = True
+            if self._task is not None:
+                self._task.cancel()
+            else:
+                self._call_back()
+        self._release()
+
+    def cancel(self) -> asyncio.Task[None] | None:
+        """Stop the handler, as at the end of a drain; the task to wait for."""
+        if self._task is not None:
+            self._cancelled = True
+            self._task.cancel()
+        return self._task
+
+    # -- running the handler ------------------------------------------------------------------------------
+
+    def _start(self, message: bytes | None) -> None:
+        self._connection.running.add(self)
+        self._task = self._connection.loop.create_task(self._run(message))
+
+    async def _run(self, message: bytes | None) -> None:
+        try:
+            await self._serve(message)
+        except asyncio.CancelledError:
+            self._finish(_CANCELLED, "context canceled")
+        except MessageError as error:
+            self._finish(error.code, error.text)
+        except Exception as error:
+            if not self._aborted:
+                if not self._cancelled:
+                    log.error("a handler failed", exc_info=error)
+                self._code, self._details = _UNKNOWN, f"Unexpected {type(error)}: {error}"
+            self._finish(self._code, self._details)
+        finally:
+            self._connection.running.discard(self)
+            if self._callbacks:
+                self._call_back()
+
+    async def _serve(self, message: bytes | None) -> None:
+        handler = self._handler
+        requests: Any = _Requests(self) if message is None else self._deserialize(message)
+        if not handler.response_streaming:
+            answer = await (handler.stream_unary if message is None else handler.unary_unary)(requests, self)
+            if not self._code and not self._ended:
+                self._send(self._serialize(answer))
+        else:
+            result = (handler.stream_stream if message is None else handler.unary_stream)(requests, self)
+            if hasattr(result, "__aiter__"):
+                async for answer in result:
+                    await self.write(answer)
+            else:
+                await result
+        self._finish(self._code, self._details)
+
+    def _deserialize(self, message: bytes) -> Any:
+        decode = self._handler.request_deserializer
+        if decode is None:
+            return message
+        try:
+            return decode(message)
+        except Exception as error:
+            raise MessageError(CODE_INTERNAL, f"grpc: error unmarshalling request: {error}") from None
+
+    def _serialize(self, answer: Any) -> bytes:
+        encode = self._handler.response_serializer
+        data: bytes = answer if encode is None else encode(answer)
+        limit = self._connection.limits.max_send_message_bytes
+        if len(data) > limit:
+            raise MessageError(
+                CODE_EXHAUSTED, f"grpc: trying to send message larger than max ({len(data)} vs. {limit})"
+            )
+        return data
+
+    def _expire(self) -> None:
+        self._deadline = None
+        self._cancelled = True
+        self._fail(_DEADLINE, "context deadline exceeded")
+
+    def _fail(self, code: int, text: str) -> None:
+        """End the call from outside its handler."""
+        self._finish(code, text)
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            self._call_back()
+
+    # -- requests -----------------------------------------------------------------------------------------
+
+    async def next_message(self) -> bytes | None:
+        """The next request of a stream as bytes; None after the last."""
+        self._taken += 1
+        if self._taken % _MESSAGES_PER_TURN == 0:
+            await asyncio.sleep(0)  # a long backlog must not keep the loop from everything else
+        while True:
+            deframer = self._deframer
+            if deframer is not None and (message := deframer.take()) is not None:
+                return message
+            if self._half_closed or self._ended:
+                return None
+            self._reader = self._connection.loop.create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+
+    def _wake_reader(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    async def read(self) -> Any:
+        """The next request; grpc.aio.EOF after the last."""
+        message = await self.next_message()
+        return _EOF if message is None else self._deserialize(message)
+
+    # -- answers ------------------------------------------------------------------------------------------
+
+    async def write(self, message: Any) -> None:
+        """Send one answer, and wait while the peer takes less than is written.
+
+        Raises:
+            grpc.aio.UsageError: the call has ended.
+        """
+        if self._ended:
+            raise grpc.aio.UsageError("RPC already finished.")
+        self._send(self._serialize(message))
+        connection = self._connection
+        if not connection.has_room(self._stream_id):
+            await connection.wait_for_room(self._stream_id)
+
+    def _send(self, data: bytes) -> None:
+        connection, stream_id = self._connection, self._stream_id
+        if not self._answered:
+            self._answered = True
+            connection.h2.send_response(stream_id, RESPONSE_HEADERS)
+        if len(data) < _COPY_BELOW_BYTES:
+            connection.h2.send_data(stream_id, frame(data))
+        else:
+            connection.h2.send_data(stream_id, b"\0" + len(data).to_bytes(4, "big"))
+            connection.h2.send_data(stream_id, data)
+        connection.schedule_flush()
+
+    async def send_initial_metadata(self, initial_metadata: Any) -> None:
+        """Send the response's headers now."""
+        if self._answered:
+            raise grpc.aio.UsageError("Send initial metadata failed: already sent")
+        if self._ended:
+            raise grpc.aio.UsageError("RPC already finished.")
+        self._answered = True
+        headers = [*RESPONSE_HEADERS, *encode_metadata(initial_metadata)]
+        self._connection.h2.send_response(self._stream_id, headers)
+        self._connection.schedule_flush()
+
+    def _finish(self, code: int, details: str) -> None:
+        """Send the status, once."""
+        if self._ended:
+            return
+        self._ended = True
+        self._code, self._details = code, details
+        if not self._closed:
+            self._send_trailers()
+            if not self._half_closed:
+                self._connection.retire(self._stream_id)
+        self._release()
+
+    def _send_trailers(self) -> None:
+        connection = self._connection
+        if self._code == 0 and not self._trailing:
+            trailers = OK_TRAILERS
+        else:
+            trailers = [(b"grpc-status", b"%d" % self._code)]
+            if self._details:
+                trailers.append((b"grpc-message", encode_message(self._details)))
+            trailers += encode_metadata(self._trailing)
+        if self._answered:
+            connection.h2.send_trailers(self._stream_id, trailers)
+        else:
+            self._answered = True
+            accepts = [_ENCODINGS] if self._code == _UNIMPLEMENTED else []
+            connection.h2.send_response(self._stream_id, [*RESPONSE_HEADERS, *accepts, *trailers], end_stream=True)
+        connection.schedule_flush()
+
+    def _release(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        if self._deframer is not None:
+            self._deframer.close()
+        self._wake_reader()
+
+    def _call_back(self) -> None:
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)
+
+    # -- the rest of a servicer's context -----------------------------------------------------------------
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> NoReturn:
+        """End the call with a status other than OK; always raises."""
+        if code is grpc.StatusCode.OK:
+            code, details = grpc.StatusCode.UNKNOWN, f"abort with OK: {details}"
+        self._aborted = True
+        self._code, self._details = code.value[0], details
+        if trailing_metadata:
+            self._trailing = trailing_metadata
+        raise grpc.aio.AbortError("Locally aborted.")
+
+    async def abort_with_status(self, status: Any) -> NoReturn:
+        await self.abort(status.code, status.details, status.trailing_metadata)
+
+    def set_trailing_metadata(self, trailing_metadata: Any) -> None:
+        self._trailing = trailing_metadata
+
+    def trailing_metadata(self) -> Any:
+        return self._trailing
+
+    def invocation_metadata(self) -> Any:
+        if self._metadata is None:
+            self._metadata = decode_metadata(self._headers)
+        return self._metadata
+
+    def set_code(self, code: grpc.StatusCode) -> None:
+        self._code = code.value[0]
+
+    def set_details(self, details: str) -> None:
+        self._details = details
+
+    def code(self) -> Any:
+        return _STATUS[self._code]
+
+    def details(self) -> str:
+        return self._details
+
+    def set_compression(self, compression: Any) -> None:
+        """Answers are never compressed; a client that accepts compression accepts that."""
+
+    def disable_next_message_compression(self) -> None:
+        """Nothing to disable."""
+
+    def peer(self) -> str:
+        return self._connection.peer
+
+    def peer_identities(self) -> Iterable[bytes] | None:
+        names = self._connection.common_names
+        return names or None
+
+    def peer_identity_key(self) -> str | None:
+        return "x509_common_name" if self._connection.common_names else None
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        names = self._connection.common_names
+        return {"x509_common_name": names} if names else {}
+
+    def time_remaining(self) -> Any:
+        if not self._deadline_at:
+            return None
+        return max(0.0, self._deadline_at - self._connection.loop.time())
+
+    def add_done_callback(self, callback: Any) -> None:
+        self._callbacks.append(callback)
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def done(self) -> bool:
+        return self._ended
+
+
+class _Requests(AsyncIterator[Any]):
+    """The requests of a stream, for ``async for``."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    async def __anext__(self) -> Any:
+        message = await self._call.next_message()
+        if message is None:
+            raise StopAsyncIteration
+        return self._call._deserialize(message)

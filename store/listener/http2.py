@@ -1,0 +1,368 @@
+"""One HTTP/2 connection: bytes to libnghttp2, its events to calls, its output to the transport once per turn."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import ngh2
+
+from store.listener.call import Call
+from store.listener.http2_plain import PlainStream
+from store.listener.messages import Budget
+
+if TYPE_CHECKING:
+    from store.listener.server import Server
+
+log = logging.getLogger(__name__)
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+BULK_BYTES: Final = 1024 * 1024
+"""With more than this unsent, output is taken in pieces so that it is not copied all at once."""
+PIECE_BYTES: Final = 256 * 1024
+_NO_ERROR: Final = 0
+_ENHANCE_YOUR_CALM: Final = b"\x00\x00\x08\x07\x00\x00\x00\x00\x00\x7f\xff\xff\xff\x00\x00\x00\x0b"
+"""A GOAWAY written by hand, for a session that libnghttp2 has given up."""
+_PING: Final = b"kvorum\0\0"
+
+
+class Http2Connection(asyncio.Protocol):
+    """A protocol for a transport whose first bytes are HTTP/2; the listener hands it over with those bytes."""
+
+    def __init__(self, server: Server, transport: asyncio.Transport) -> None:
+        self.server = server
+        self.limits = server.limits
+        self.loop = server.loop
+        self.h2 = ngh2.Connection(ngh2.Role.SERVER, server.http2_configuration)
+        self.budget = Budget(max(server.limits.oversize_budget_bytes, server.limits.max_receive_message_bytes))
+        self.running: set[Call] = set()
+        self._transport = transport
+        self._streams: dict[int, Call | PlainStream] = {}
+        self._blocked: dict[int, list[asyncio.Future[None]]] = {}
+        self._retired: set[int] = set()
+        self._cut_off = 0
+        self._flush_scheduled = False
+        self._paused = False
+        self._closed = False
+        self._draining = False
+        self._greeted = False
+        self._heard = True
+        self._peer = ""
+        self._names: tuple[bytes, ...] | None = None
+        self._timer = self.loop.call_later(self.limits.handshake_timeout_s, self._check_greeting)
+        transport.set_write_buffer_limits(high=self.limits.transport_buffer_bytes)
+        self._begin()
+
+    def _begin(self) -> None:
+        limits = self.limits
+        self.h2.initiate_connection(
+            {
+                ngh2.Setting.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
+                ngh2.Setting.INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
+                ngh2.Setting.MAX_HEADER_LIST_SIZE: limits.header_list_bytes,
+            }
+        )
+        self.h2.set_local_window_size(limits.connection_window_bytes)
+        self.schedule_flush()
+
+    # -- who is there -------------------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> str:
+        """The peer's address as gRPC spells it."""
+        if not self._peer:
+            self._peer = peer_name(self._transport)
+        return self._peer
+
+    @property
+    def common_names(self) -> tuple[bytes, ...]:
+        """The common names of the client certificate; empty without one."""
+        if self._names is None:
+            certificate: dict[str, Any] = self._transport.get_extra_info("peercert") or {}
+            pairs = (pair for group in certificate.get("subject", ()) for pair in group)
+            self._names = tuple(value.encode() for key, value in pairs if key == "commonName")
+        return self._names
+
+    # -- from the transport -------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if self._closed:
+            return
+        self._heard = True
+        try:
+            self.h2.receive_data(data)
+            self._dispatch()
+        except (ngh2.NGH2Error, MemoryError) as error:
+            self._give_up(error)
+            return
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self.loop.call_soon(self._flush)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self.schedule_flush()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closed = True
+        self._timer.cancel()
+        self.server.forget(self)
+        self._drop_streams()
+
+    def _drop_streams(self) -> None:
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.on_closed()
+        for stream_id in list(self._blocked):
+            self._unblock(stream_id)
+
+    def _give_up(self, error: Exception) -> None:
+        """The session cannot go on: say so as well as it can be said, and close."""
+        if self._closed:
+            return
+        log.info("%s: closed, %s", self.peer, error or type(error).__name__)
+        self._transport.write(_ENHANCE_YOUR_CALM)
+        self._close()
+
+    def _close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._drop_streams()
+        # Closing waits until the peer has read what is buffered; one that never does is cut off.
+        self._transport.close()
+        self._timer.cancel()
+        self._timer = self.loop.call_later(self.limits.keepalive_timeout_s, self._transport.abort)
+
+    # -- events -------------------------------------------------------------------------------------------
+
+    def _dispatch(self) -> None:
+        streams = self._streams
+        for event in self.h2.events():
+            kind = type(event)
+            if kind is ngh2.DataReceived:
+                data = cast(ngh2.DataReceived, event)
+                stream = streams.get(data.stream_id)
+                if stream is not None:
+                    stream.on_data(data.data, data.end_stream)
+                else:
+                    self.acknowledge(data.stream_id, len(data.data))
+            elif kind is ngh2.RequestReceived:
+                self._on_request(cast(ngh2.RequestReceived, event))
+            elif kind is ngh2.StreamClosed:
+                self._on_stream_closed(cast(ngh2.StreamClosed, event).stream_id)
+            elif kind is ngh2.TrailersReceived:
+                stream = streams.get(cast(ngh2.TrailersReceived, event).stream_id)
+                if stream is not None:
+                    stream.on_data(b"", True)
+            elif kind is ngh2.SettingsReceived:
+                self._on_settings()
+            elif kind is ngh2.ConnectionClosed:
+                self._write_rest()
+                self._close()
+
+    def _on_request(self, event: ngh2.RequestReceived) -> None:
+        fields = dict(event.headers)
+        if not fields.get(b"content-type", b"").startswith(b"application/grpc"):
+            stream: Call | PlainStream = PlainStream(self, event.stream_id, event.headers)
+        else:
+            handler, refusal = self.server.find(fields.get(b":path", b""), event.headers)
+            if handler is None:
+                self._refuse(event, refusal)
+                return
+            stream = Call(self, event.stream_id, event.headers, fields, handler)
+        self._streams[event.stream_id] = stream
+        stream.begin(event.end_stream)
+
+    def _refuse(self, event: ngh2.RequestReceived, refusal: bytes) -> None:
+        headers = [
+            (b":status", b"200"),
+            (b"content-type", b"application/grpc"),
+            (b"grpc-status", b"12"),
+            (b"grpc-message", refusal),
+        ]
+        self.h2.send_response(event.stream_id, headers, end_stream=True)
+        if not event.end_stream:
+            self.retire(event.stream_id)
+
+    def _on_stream_closed(self, stream_id: int) -> None:
+        stream = self._streams.pop(stream_id, None)
+        self._retired.discard(stream_id)
+        if stream is not None:
+            stream.on_closed()
+        if stream_id in self._blocked:
+            self._unblock(stream_id)
+        if self._draining and not self._streams:
+            self._say_goodbye()
+
+    def _on_settings(self) -> None:
+        if not self._greeted:
+            self._greeted = True
+            self._timer.cancel()
+            self._timer = self.loop.call_later(self.limits.keepalive_interval_s, self._check_alive)
+
+    # -- flow control -------------------------------------------------------------------------------------
+
+    def acknowledge(self, stream_id: int, count: int) -> None:
+        """``count`` bytes of a stream were taken: the peer may send as many more."""
+        if count and not self._closed:
+            try:
+                self.h2.acknowledge_received_data(count, stream_id)
+            except (ngh2.NGH2Error, ValueError):
+                return  # the session ends: nobody waits for a window any more
+            if not self._flush_scheduled and self.h2.want_write:
+                self.schedule_flush()
+
+    def has_room(self, stream_id: int) -> bool:
+        """Whether more may be written to a stream now, within the limits of stream and connection."""
+        queued = self.h2.queued_body_size(stream_id)
+        return not queued or (
+            queued <= self.limits.send_queue_bytes
+            and self.h2.queued_body_size() <= self.limits.connection_send_queue_bytes
+        )
+
+    async def wait_for_room(self, stream_id: int) -> None:
+        while not self._closed and not self.has_room(stream_id):
+            waiter = self.loop.create_future()
+            self._blocked.setdefault(stream_id, []).append(waiter)
+            await waiter
+
+    def _unblock(self, stream_id: int) -> None:
+        for waiter in self._blocked.pop(stream_id):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def retire(self, stream_id: int) -> None:
+        """Reset a stream once its answer is out: its peer is still sending what nobody will read."""
+        self._retired.add(stream_id)
+        self._cut_off += 1
+        if self._cut_off >= self.limits.max_aborted_uploads:
+            self.drain()
+
+    # -- output -------------------------------------------------------------------------------------------
+
+    def schedule_flush(self) -> None:
+        """Have what is pending written in the next turn of the loop, together with all that joins it."""
+        if not self._flush_scheduled and not self._closed:
+            self._flush_scheduled = True
+            self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if self._closed or self._paused:
+            return
+        before = self.h2.queued_body_size()
+        try:
+            self._write(before)
+            self._dispatch()
+        except (ngh2.NGH2Error, MemoryError) as error:
+            self._give_up(error)
+            return
+        if self._blocked and not self._closed and self.h2.queued_body_size() != before:
+            for stream_id in [number for number in self._blocked if self.has_room(number)]:
+                self._unblock(stream_id)
+        if self._retired and not self._closed:
+            self._reset_retired()
+
+    def _write(self, queued: int) -> None:
+        if queued < BULK_BYTES:
+            data = self.h2.data_to_send()
+            if data:
+                self._transport.write(data)
+            return
+        while not self._paused:
+            data = self.h2.data_to_send(PIECE_BYTES)
+            if not data:
+                return
+            self._transport.write(data)
+
+    def _write_rest(self) -> None:
+        data = self.h2.data_to_send()
+        if data:
+            self._transport.write(data)
+
+    def _reset_retired(self) -> None:
+        h2 = self.h2
+        for stream_id in list(self._retired):
+            # Trailers wait for the window like data; before they are out, a reset would swallow them.
+            if h2.queued_body_size(stream_id) or h2.remote_window_size <= 0:
+                continue
+            self._retired.discard(stream_id)
+            try:
+                if h2.stream_remote_window_size(stream_id) > 0:
+                    h2.reset_stream(stream_id, _NO_ERROR)
+                    self.schedule_flush()
+            except ngh2.StreamUnavailableError:
+                continue  # closed by the peer meanwhile
+
+    # -- timers and the end -------------------------------------------------------------------------------
+
+    def _check_greeting(self) -> None:
+        log.info("%s: closed, no SETTINGS within %g s", self.peer, self.limits.handshake_timeout_s)
+        self._transport.abort()
+
+    def _check_alive(self) -> None:
+        limits = self.limits
+        if self._heard:
+            self._heard = False
+            self._timer = self.loop.call_later(limits.keepalive_interval_s, self._check_alive)
+            return
+        try:
+            self.h2.ping(_PING)
+        except ngh2.NGH2Error:
+            self._transport.abort()
+            return
+        self.schedule_flush()
+        self._timer = self.loop.call_later(limits.keepalive_timeout_s, self._check_answer)
+
+    def _check_answer(self) -> None:
+        if self._heard:
+            self._check_alive()
+            return
+        log.info("%s: closed, no sign of life", self.peer)
+        self._transport.abort()
+
+    def drain(self) -> None:
+        """Ask the peer to open its next streams elsewhere; close when the present ones have ended."""
+        if self._closed or self._draining:
+            return
+        self._draining = True
+        try:
+            if self._streams:
+                self.h2.send_shutdown_notice()
+                self.schedule_flush()
+            else:
+                self._say_goodbye()
+        except ngh2.NGH2Error as error:
+            self._give_up(error)
+
+    def _say_goodbye(self) -> None:
+        if self._closed:
+            return
+        try:
+            self.h2.terminate_connection(_NO_ERROR)
+            self._write_rest()
+        except ngh2.NGH2Error as error:
+            self._give_up(error)
+            return
+        self._close()
+
+    def stop(self) -> None:
+        """Close now, whatever is still running."""
+        self._say_goodbye()
+
+
+def peer_name(transport: asyncio.BaseTransport) -> str:
+    """A transport's peer as ``ipv4:HOST:PORT``, ``ipv6:[HOST]:PORT`` or ``unix:``."""
+    address = transport.get_extra_info("peername")
+    if not isinstance(address, tuple):
+        return "unix:"
+    host, port = address[0], address[1]
+    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"

@@ -1,0 +1,125 @@
+"""A connection that was just accepted: TLS first where it is asked for, then the protocol by its first bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from typing import TYPE_CHECKING, cast
+
+from store.listener.http1 import Http1Connection
+from store.listener.http2 import PREFACE, Http2Connection, peer_name
+
+if TYPE_CHECKING:
+    from store.listener.server import Server
+    from store.listener.tls import ServerTls
+
+log = logging.getLogger(__name__)
+
+
+class Accepted(asyncio.Protocol):
+    """Hands itself over to HTTP/2 when the connection preface arrives, to HTTP/1.1 when anything else does."""
+
+    def __init__(self, server: Server, tls: ServerTls | None) -> None:
+        self._server = server
+        self._tls = tls
+        self._transport: asyncio.Transport | None = None
+        self._secured = tls is None
+        self._received = b""
+        self._over = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Not every loop's transports inherit from the class of the standard library.
+        self._transport = cast(asyncio.Transport, transport)
+        if not self._server.admit(self):
+            self._transport.abort()
+            return
+        self._timer = self._server.loop.call_later(self._server.limits.handshake_timeout_s, self._too_slow)
+        if self._tls is not None:
+            self._transport.pause_reading()
+            self._server.keep(self._server.loop.create_task(self._secure(self._tls)))
+
+    async def _secure(self, tls: ServerTls) -> None:
+        assert self._transport is not None
+        plain = self._transport
+        who = peer_name(plain)
+        try:
+            secured = await self._server.loop.start_tls(
+                plain,
+                self,
+                tls.context(),
+                server_side=True,
+                ssl_handshake_timeout=self._server.limits.handshake_timeout_s,
+            )
+        except (OSError, ssl.SSLError) as error:
+            log.warning("%s: TLS refused, %s", who, describe_tls_error(error))
+            plain.abort()
+            self.connection_lost(None)
+            return
+        if secured is None or self._over:
+            plain.abort()
+            return
+        self._transport = secured
+        self._secured = True
+        if self._received:
+            self._sniff()
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        if self._secured:
+            self._sniff()
+
+    def _sniff(self) -> None:
+        start = self._received[: len(PREFACE)]
+        if not PREFACE.startswith(start):
+            self._hand_over(Http1Connection)
+        elif len(start) == len(PREFACE):
+            self._hand_over(Http2Connection)
+
+    def _hand_over(self, kind: type[Http1Connection] | type[Http2Connection]) -> None:
+        assert self._transport is not None
+        if self._timer is not None:
+            self._timer.cancel()
+        connection = kind(self._server, self._transport)
+        self._server.replace(self, connection)
+        self._transport.set_protocol(connection)
+        connection.data_received(self._received)
+        self._received = b""
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._server.forget(self)
+
+    def _too_slow(self) -> None:
+        if self._transport is not None:
+            log.info("%s: closed, it said nothing", peer_name(self._transport))
+            self._transport.abort()
+
+    def drain(self) -> None:
+        """A connection without a request has nothing to finish."""
+        self.stop()
+
+    def stop(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def describe_tls_error(error: OSError) -> str:
+    """One line on why a handshake failed."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"client certificate: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        reasons = {
+            "HTTP_REQUEST": "plain HTTP on a TLS port",
+            "WRONG_VERSION_NUMBER": "no TLS was spoken",
+            "PEER_DID_NOT_RETURN_A_CERTIFICATE": "no client certificate",
+        }
+        reason = error.reason or str(error)
+        return reasons.get(reason, reason.lower().replace("_", " "))
+    return str(error) or type(error).__name__

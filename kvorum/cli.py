@@ -109,6 +109,12 @@ def _bench_raft(args: argparse.Namespace, stop: asyncio.Event) -> Awaitable[int]
     return raft.main(args)
 
 
+def _bench_rpc(args: argparse.Namespace, stop: asyncio.Event) -> Awaitable[int]:
+    from kvorum.bench import rpc
+
+    return rpc.run(args, stop)
+
+
 def _no_action(args: argparse.Namespace) -> int:
     raise AssertionError("a second word is required, so the parser has refused this")
 
@@ -125,6 +131,17 @@ def _add_benchmarks(benchmarks: Any) -> None:
     raft.add_argument("--seconds", type=float, default=5.0, help="how long to measure each")
     raft.add_argument("--in-flight", type=int, default=64, help="proposals under way at a time")
     raft.add_argument("--value-bytes", type=int, default=256, help="size of a proposal")
+    rpc = _add(
+        benchmarks,
+        "rpc",
+        "server CPU per call: the member's listener and grpc.aio, echoing 300 bytes",
+        "kvorum bench rpc --seconds 5",
+        _in_loop(_bench_rpc),
+    )
+    rpc.add_argument("--seconds", type=float, default=5.0, help="how long to measure each")
+    rpc.add_argument(
+        "--in-flight", type=int, default=64, help="calls, or messages of a stream, under way at a time"
+    )
 
 
 def _member(args: argparse.Namespace) -> int:

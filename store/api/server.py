@@ -9,16 +9,19 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
-from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from store.api.cluster import ClusterServicer
 from store.api.context import ApiContext, ApiOptions
+from store.api.election import ElectionServicer
 from store.api.health import SERVICE as HEALTH
 from store.api.health import HealthServicer
 from store.api.kv import KVServicer
 from store.api.leader import LeaderWatch, requires_leader
 from store.api.lease import LeaseServicer
+from store.api.line import Line
+from store.api.lock import LockServicer
 from store.api.maintenance import MaintenanceServicer
 from store.api.watch import WatchServicer
 from store.errors import (
@@ -27,10 +30,11 @@ from store.errors import (
     EtcdError,
     unimplemented,
 )
-from store.etcdpb import rpc_pb2
+from store.etcdpb import election_pb2, lock_pb2, rpc_pb2
 
 log = logging.getLogger(__name__)
 
+_ETCD: Final = rpc_pb2.DESCRIPTOR.services_by_name
 _STATUS: Final = {status.value[0]: status for status in grpc.StatusCode}
 _ON_LEARNERS: Final = frozenset({"Status", "Range", "Snapshot"})
 
@@ -52,17 +56,20 @@ def server_options(options: ApiOptions) -> Sequence[tuple[str, int]]:
 def service_handlers(api: ApiContext) -> dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]:
     """Every handler by full service name and method name, for whatever listener serves them."""
     guard = Guard(api)
-    servicers: dict[str, object] = {
-        "KV": KVServicer(api),
-        "Watch": WatchServicer(api),
-        "Lease": LeaseServicer(api),
-        "Cluster": ClusterServicer(api),
-        "Maintenance": MaintenanceServicer(api),
-        "Auth": object(),
+    kv, lease = KVServicer(api), LeaseServicer(api)
+    line = Line(api, kv, lease)
+    servicers: dict[ServiceDescriptor, object] = {
+        _ETCD["KV"]: kv,
+        _ETCD["Watch"]: WatchServicer(api),
+        _ETCD["Lease"]: lease,
+        _ETCD["Cluster"]: ClusterServicer(api),
+        _ETCD["Maintenance"]: MaintenanceServicer(api),
+        _ETCD["Auth"]: object(),
+        lock_pb2.DESCRIPTOR.services_by_name["Lock"]: LockServicer(line),
+        election_pb2.DESCRIPTOR.services_by_name["Election"]: ElectionServicer(line),
     }
     handlers: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
-    for name, servicer in servicers.items():
-        service = rpc_pb2.DESCRIPTOR.services_by_name[name]
+    for service, servicer in servicers.items():
         handlers[service.full_name] = {
             method.name: guard.handler(method, getattr(servicer, method.name, _missing(method)))
             for method in service.methods

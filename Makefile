@@ -11,7 +11,7 @@ up: $(STAMP)            ## start three members and an API server; Ctrl-C stops t
 	@exec $(BIN)/kvorum up $(ARGS)
 
 test: $(STAMP)          ## the whole suite (under five minutes on two cores)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(STAMP)          ## ruff, mypy --strict, import rules, generated code
 	$(BIN)/ruff check .

@@ -1,7 +1,7 @@
 """A store to test over, and an API server in front of it.
 
-The store is a real etcd by default. Set ``KVORUM_TEST_ETCD_ENDPOINTS`` (comma-separated URLs), or override the
-fixture ``etcd_endpoints``, to run the same tests over something else: everything under /registry/ is wiped.
+The store is a real etcd, and then a Kvorum member. Set ``KVORUM_TEST_ETCD_ENDPOINTS`` (comma-separated URLs) to
+run the same tests over something else: everything under /registry/ is wiped.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from kvorum.apiserver import Listener
 from kvorum.backends import RemoteBackend
 from store.client import EtcdClient
 from store.etcdpb import rpc_pb2
+from tests.ports import free_base
 from watchcache.backend import prefix_end
 
 
@@ -75,23 +76,7 @@ class Etcd:
         self.process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
-        self._wait_until_up()
-
-    def _wait_until_up(self, limit_s: float = 15.0) -> None:
-        deadline = time.monotonic() + limit_s
-        with grpc.insecure_channel(f"127.0.0.1:{self.client_port}") as channel:
-            call = channel.unary_unary(
-                "/etcdserverpb.KV/Range",
-                request_serializer=rpc_pb2.RangeRequest.SerializeToString,
-                response_deserializer=rpc_pb2.RangeResponse.FromString,
-            )
-            while True:
-                try:
-                    call(rpc_pb2.RangeRequest(key=b"up"), timeout=1, wait_for_ready=True)
-                except grpc.RpcError:
-                    assert time.monotonic() < deadline, "etcd did not start"
-                else:
-                    return
+        wait_for_etcd(self.client_port)
 
     def stop(self) -> None:
         if self.process is not None:
@@ -100,6 +85,24 @@ class Etcd:
                 os.killpg(self.process.pid, 15)
             self.process.wait(10)
             self.process = None
+
+
+def wait_for_etcd(port: int, limit_s: float = 15.0) -> None:
+    """Return once the store at ``port`` answers a linearizable read."""
+    deadline = time.monotonic() + limit_s
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = channel.unary_unary(
+            "/etcdserverpb.KV/Range",
+            request_serializer=rpc_pb2.RangeRequest.SerializeToString,
+            response_deserializer=rpc_pb2.RangeResponse.FromString,
+        )
+        while True:
+            try:
+                call(rpc_pb2.RangeRequest(key=b"up"), timeout=1, wait_for_ready=True)
+            except grpc.RpcError:
+                assert time.monotonic() < deadline, "the store did not start"
+            else:
+                return
 
 
 def start_etcd(data_dir: Path) -> Etcd:
@@ -112,9 +115,26 @@ def start_etcd(data_dir: Path) -> Etcd:
     return etcd
 
 
+@contextlib.contextmanager
+def kvorum_member(data_dir: Path) -> Iterator[str]:
+    """A running Kvorum member; yields its client URL."""
+    base = free_base(2)
+    url, peer = f"http://127.0.0.1:{base}", f"http://127.0.0.1:{base + 1}"
+    command = [sys.executable, "-m", "kvorum", "member", "--data-dir", str(data_dir), "--log-level", "error"]
+    command += ["--listen-client-urls", url, "--advertise-client-urls", url]
+    command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
+    command += ["--initial-cluster", f"default={peer}"]
+    with subprocess.Popen(command) as process:
+        try:
+            wait_for_etcd(base)
+            yield url
+        finally:
+            process.terminate()
+
+
 @pytest.fixture(scope="session")
-def etcd_endpoints(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[str]]:
-    """Client URLs of the store under test."""
+def etcd_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[str]]:
+    """A real etcd, or what KVORUM_TEST_ETCD_ENDPOINTS names in its place."""
     given = os.environ.get("KVORUM_TEST_ETCD_ENDPOINTS")
     if given:
         yield given.split(",")
@@ -122,6 +142,19 @@ def etcd_endpoints(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequenc
     etcd = start_etcd(tmp_path_factory.mktemp("etcd") / "data")
     yield [etcd.url]
     etcd.stop()
+
+
+@pytest.fixture(scope="session")
+def kvorum_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[str]]:
+    with kvorum_member(tmp_path_factory.mktemp("kvorum") / "data") as url:
+        yield [url]
+
+
+@pytest.fixture(params=["etcd", "kvorum"])
+def etcd_endpoints(request: pytest.FixtureRequest) -> Sequence[str]:
+    """Client URLs of the store under test: the API layer must not notice which one it is."""
+    urls: Sequence[str] = request.getfixturevalue(f"{request.param}_store")
+    return urls
 
 
 @pytest.fixture

@@ -92,13 +92,15 @@ class World:
         await watcher.aclose()
 
 
-@pytest.fixture(params=["model-direct", "model-cached", "etcd-direct", "etcd-cached"])
+@pytest.fixture(
+    params=["model-direct", "model-cached", "etcd-direct", "etcd-cached", "kvorum-direct", "kvorum-cached"]
+)
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
     kind, mode = request.param.split("-")
     async with contextlib.AsyncExitStack() as stack:
         backend: Backend = FakeBackend()
-        if kind == "etcd":
-            client = EtcdClient(request.getfixturevalue("etcd_endpoints"))
+        if kind != "model":
+            client = EtcdClient(request.getfixturevalue(f"{kind}_store"))
             stack.push_async_callback(client.aclose)
             backend = RemoteBackend(client)
         codec = Codec(pod_resource(f"/registry/pods-{next(_worlds)}/"))

@@ -10,19 +10,18 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final
 
-import grpc
-
 from raft.core.types import NO_NODE
 from raft.driver import DriverConfig, RaftDriver
 from raft.transport import TcpTransport
 from store.api.context import ApiContext, ApiOptions
-from store.api.server import register, server_options
+from store.api.front import ListenError, listen, make_server
 from store.application import MachineApplication
 from store.bootstrap import DataDirError, Description, Opened, locked, open_member
 from store.config import MemberConfig, check, dial_address, listen_address
 from store.errors import EtcdError
 from store.etcdpb import internal_pb2
 from store.lessor import Lessor
+from store.listener import Server
 from store.raft_replica import RaftReplica
 from store.reconfiguration import Reconfiguration
 
@@ -35,10 +34,6 @@ PUBLISH_RETRY_S: Final = 0.5
 CONNECT_WAIT_S: Final = 5.0
 
 
-class ListenError(Exception):
-    """A port cannot be had; the message names it and the flag that chose it."""
-
-
 @dataclass
 class _Parts:
     config: MemberConfig
@@ -48,7 +43,7 @@ class _Parts:
     transport: TcpTransport
     replica: RaftReplica
     lessor: Lessor
-    server: grpc.aio.Server
+    server: Server
 
 
 async def run(config: MemberConfig, stop: asyncio.Event, serving: Callable[[], None]) -> None:
@@ -87,9 +82,8 @@ async def _assembled(config: MemberConfig) -> AsyncIterator[_Parts]:
         options = ApiOptions(
             config.max_request_bytes, config.max_txn_ops, config.quota_bytes, config.progress_notify_s
         )
-        server = grpc.aio.server(options=server_options(options))
         reconfiguration = Reconfiguration(replica, driver, transport, application, config.token)
-        register(server, ApiContext(replica, opened.machine, lessor, options, reconfiguration))
+        server = make_server(ApiContext(replica, opened.machine, lessor, options, reconfiguration))
         replica.on_leader_change(lessor.leader_changed)
         await transport.start([listen_address(url) for url in config.listen_peer_urls], driver)
         stack.push_async_callback(transport.stop)
@@ -108,14 +102,13 @@ def _driver_config(config: MemberConfig, number: int) -> DriverConfig:
 
 
 async def _run_parts(parts: _Parts, stop: asyncio.Event, serving: Callable[[], None]) -> None:
-    for url in parts.config.listen_client_urls:
-        _bind(parts.server, listen_address(url))
     removed = asyncio.Event()
     parts.application.on_membership = lambda: _follow_members(parts, removed)
     parts.transport.on_removed = removed.set
     parts.transport.describe = lambda: _describe(parts)
     _follow_members(parts, removed)
     try:
+        await listen(parts.server, parts.config.listen_client_urls, None)
         async with asyncio.TaskGroup() as tasks:
             running = [
                 tasks.create_task(parts.driver.run(), name="raft"),
@@ -126,7 +119,6 @@ async def _run_parts(parts: _Parts, stop: asyncio.Event, serving: Callable[[], N
             ]
             if parts.config.fast_start:
                 running.append(tasks.create_task(_fast_start(parts), name="fast-start"))
-            await parts.server.start()
             serving()
             await _stop_or_removed(parts, stop, removed)
             await _hand_over(parts)
@@ -135,15 +127,6 @@ async def _run_parts(parts: _Parts, stop: asyncio.Event, serving: Callable[[], N
                 task.cancel()
     finally:
         await parts.server.stop(None)
-
-
-def _bind(server: grpc.aio.Server, address: str) -> None:
-    try:
-        bound = server.add_insecure_port(address)
-    except RuntimeError:
-        bound = 0
-    if bound == 0:
-        raise ListenError(f"--listen-client-urls: {address} cannot be used, most likely it is in use")
 
 
 def _follow_members(parts: _Parts, removed: asyncio.Event) -> None:

@@ -22,7 +22,7 @@ from store.listener.tls import ServerTls
 log = logging.getLogger(__name__)
 
 BACKLOG: Final = 1024
-CANCEL_WAIT_S: Final = 1.0
+CANCEL_WAIT_S: Final = 0.5
 
 
 class _Connection(Protocol):

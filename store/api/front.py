@@ -1,0 +1,61 @@
+"""The client port of a member: the services and plain HTTP on one listener, for URLs as etcd takes them."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from store.api.context import ApiContext
+from store.api.server import service_handlers
+from store.listener import Limits, Server, ServerTls
+from store.listener.http import HttpApplication, not_found
+
+log = logging.getLogger(__name__)
+
+
+class ListenError(Exception):
+    """An address cannot be had; the message names it and the flag that chose it."""
+
+
+def make_server(api: ApiContext, http: HttpApplication = not_found, limits: Limits | None = None) -> Server:
+    """A listener with every etcd v3 service; call in a running loop."""
+    server = Server(limits or Limits(max_receive_message_bytes=api.options.max_message_bytes), http)
+    for name, handlers in service_handlers(api).items():
+        server.add_registered_method_handlers(name, handlers)
+    return server
+
+
+async def listen(server: Server, urls: Sequence[str], tls: ServerTls | None) -> None:
+    """Serve on every URL: http and unix plainly, https and unixs with ``tls``.
+
+    Raises:
+        ListenError: one of them cannot be had.
+    """
+    for url in urls:
+        parts = urlsplit(url)
+        secured = tls if parts.scheme in ("https", "unixs") else None
+        try:
+            if parts.scheme in ("unix", "unixs"):
+                await server.listen_unix(f"{parts.netloc}{parts.path}", secured)
+                continue
+            host = parts.hostname or ""
+            # localhost is one address here, not the two that it may resolve to
+            await server.listen("127.0.0.1" if host == "localhost" else host, parts.port or 0, secured)
+        except OSError as error:
+            reason = os.strerror(error.errno).lower() if error.errno else str(error)
+            raise ListenError(
+                f"--listen-client-urls: {parts.netloc or parts.path} cannot be used: {reason}"
+            ) from None
+        if secured is None and not is_loopback(host):
+            log.warning("%s: anyone who reaches it may read and write everything; serve https:// instead", url)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

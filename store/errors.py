@@ -115,6 +115,9 @@ WATCH_CANCELED: Final = _server(Code.CANCELLED, "watch canceled")
 
 # Downgrade.
 UNKNOWN_METHOD: Final = _server(Code.UNKNOWN, "unknown method")
+WRONG_DOWNGRADE_VERSION_FORMAT: Final = _server(Code.INVALID_ARGUMENT, "wrong downgrade target version format")
+INVALID_DOWNGRADE_TARGET: Final = _server(Code.INVALID_ARGUMENT, "invalid downgrade target version")
+NO_INFLIGHT_DOWNGRADE: Final = _server(Code.FAILED_PRECONDITION, "no inflight downgrade job")
 
 # Authentication.
 ROOT_USER_NOT_EXIST: Final = _server(Code.FAILED_PRECONDITION, "root user does not exist")

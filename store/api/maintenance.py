@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, cast
 
 from store.api.context import STORAGE_VERSION, VERSION, ApiContext
 from store.api.snapshot import snapshot_parts
 from store.apply import AlarmResult
-from store.errors import NO_LEADER, unimplemented
+from store.errors import (
+    INVALID_DOWNGRADE_TARGET,
+    NO_INFLIGHT_DOWNGRADE,
+    NO_LEADER,
+    UNKNOWN_METHOD,
+    WRONG_DOWNGRADE_VERSION_FORMAT,
+    unimplemented,
+)
 from store.etcdpb import internal_pb2, rpc_pb2
+
+CLUSTER_VERSION: Final = (3, 5)
+_VERSION: Final = re.compile(r"(\d+)\.(\d+)(?:\.\d+(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?)?")
 
 _ALARM_NAMES: Final[dict[int, str]] = {number: name for name, number in rpc_pb2.AlarmType.items()}
 
@@ -71,8 +82,27 @@ class MaintenanceServicer:
         await self._api.reconfigure.move_leader(request.targetID)
         return rpc_pb2.MoveLeaderResponse()
 
-    async def Downgrade(self, request: rpc_pb2.DowngradeRequest, _context: object) -> object:
-        raise unimplemented("kvorum: downgrades are not supported")
+    async def Downgrade(self, request: rpc_pb2.DowngradeRequest, _context: object) -> rpc_pb2.DowngradeResponse:
+        """Validates as etcd does; none can begin, so none can be cancelled."""
+        await self._api.replica.read_barrier()
+        if request.action == rpc_pb2.DowngradeRequest.CANCEL:
+            raise NO_INFLIGHT_DOWNGRADE.again()
+        if request.action not in (rpc_pb2.DowngradeRequest.VALIDATE, rpc_pb2.DowngradeRequest.ENABLE):
+            raise UNKNOWN_METHOD.again()
+        if downgrade_target(request.version) != (CLUSTER_VERSION[0], CLUSTER_VERSION[1] - 1):
+            raise INVALID_DOWNGRADE_TARGET.again()
+        if request.action == rpc_pb2.DowngradeRequest.ENABLE:
+            raise unimplemented("kvorum: there is no older release of Kvorum to downgrade to")
+        version = "{}.{}.0".format(*CLUSTER_VERSION)
+        return rpc_pb2.DowngradeResponse(header=self._api.header(), version=version)
+
+
+def downgrade_target(version: str) -> tuple[int, int]:
+    """Major and minor of ``3.4`` or ``3.4.2``. Raises WRONG_DOWNGRADE_VERSION_FORMAT."""
+    match = _VERSION.fullmatch(version)
+    if match is None:
+        raise WRONG_DOWNGRADE_VERSION_FORMAT.again()
+    return int(match[1]), int(match[2])
 
 
 def _alarm(member_id: int, kind: int) -> rpc_pb2.AlarmMember:

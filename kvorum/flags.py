@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kvorum.layout import UserError
+from store.autocompact import HOUR_S, Mode, Retention
 
 
 class UsageError(UserError):
@@ -59,10 +60,54 @@ def _duration(value: str) -> float:
     return total
 
 
+GATES: Final = (
+    "CompactHashCheck",
+    "FastLeaseKeepAlive",
+    "InitialCorruptCheck",
+    "LeaseCheckpoint",
+    "LeaseCheckpointPersist",
+    "PriorityRequest",
+    "SetMemberLocalAddr",
+    "StopGRPCServiceOnDefrag",
+    "TxnModeWriteWithSharedBuffer",
+)
+
+
+def _gates(value: str) -> dict[str, bool]:
+    """etcd's feature gates: ``Name=true,Other=false``."""
+    gates: dict[str, bool] = {}
+    for part in filter(None, value.split(",")):
+        name, _, setting = part.strip().partition("=")
+        if name not in GATES:
+            raise ValueError(value)
+        gates[name] = _boolean(setting)
+    return gates
+
+
+def retention(mode: str, text: str) -> Retention | None:
+    """--auto-compaction-retention, which means hours, a duration or revisions. Raises UsageError."""
+    try:
+        kind = Mode(mode)
+    except ValueError:
+        raise UsageError(f"--auto-compaction-mode: {mode!r} is not periodic or revision") from None
+    try:
+        if kind is Mode.REVISION or text.isdigit():
+            amount = float(int(text)) * (HOUR_S if kind is Mode.PERIODIC else 1)
+        else:
+            amount = _duration(text)
+    except (ValueError, KeyError):
+        what = "hours or a duration like 30m" if kind is Mode.PERIODIC else "a number of revisions"
+        raise UsageError(f"--auto-compaction-retention: {text!r} is not {what}") from None
+    if amount < 0:
+        raise UsageError(f"--auto-compaction-retention: {text!r} is negative")
+    return Retention(kind, amount) if amount else None
+
+
 _KINDS: Final[Mapping[Callable[[str], Any], str]] = {
     _whole: "a whole number",
     _boolean: "true or false",
     _duration: "a duration like 10s or 1m30s",
+    _gates: "NAME=true or NAME=false of known gates, comma separated",
 }
 
 
@@ -106,6 +151,17 @@ FLAGS: Final[Sequence[Flag]] = (
     Flag("max-request-bytes", _whole, 1_572_864, "size of one request"),
     Flag("max-learners", _whole, 1, "learners in the cluster"),
     Flag("watch-progress-notify-interval", _duration, 600.0, "time between progress notifications"),
+    Flag("auto-compaction-mode", _text, "periodic", "periodic (keep history by age) or revision (by number)"),
+    Flag("auto-compaction-retention", _text, "0", "hours or a duration, or revisions, of history to keep; 0: all"),
+    Flag("corrupt-check-time", _duration, 0.0, "time between comparisons of the members' data; 0: never"),
+    Flag("experimental-corrupt-check-time", _duration, 0.0, "the same, in etcd 3.5"),
+    Flag(
+        "experimental-initial-corrupt-check", _boolean, False, "compare this member with the others at its start"
+    ),
+    Flag(
+        "experimental-enable-lease-checkpoint", _boolean, False, "long leases keep their age over leader changes"
+    ),
+    Flag("feature-gates", _gates, {}, "NAME=true,...: InitialCorruptCheck and LeaseCheckpoint have an effect"),
     Flag("log-level", _text, "info", "debug, info, warn, error"),
 )
 
@@ -151,17 +207,14 @@ IGNORED: Final[Mapping[str, str]] = {
     "host-whitelist": "there is no JSON gateway yet",
     "enable-grpc-gateway": "there is no JSON gateway yet",
     "experimental-watch-progress-notify-interval": "use --watch-progress-notify-interval",
-    "experimental-initial-corrupt-check": "not checked at start yet",
-    "experimental-corrupt-check-time": "not checked yet",
-    "experimental-compact-hash-check-enabled": "not checked yet",
-    "experimental-compact-hash-check-time": "not checked yet",
+    "compact-hash-check-time": "use --corrupt-check-time",
+    "experimental-compact-hash-check-enabled": "use --corrupt-check-time",
+    "experimental-compact-hash-check-time": "use --corrupt-check-time",
     "experimental-warning-apply-duration": "slow requests are not logged yet",
     "experimental-compaction-batch-limit": "compaction deletes 1000 versions at a time",
     "experimental-memory-mlock": "memory is not locked",
     "experimental-txn-mode-write-with-shared-buffer": _DISK,
-    "experimental-enable-lease-checkpoint": "leases keep their full time after a leader change",
-    "experimental-enable-lease-checkpoint-persist": "leases keep their full time after a leader change",
-    "feature-gates": "gates of etcd's own features",
+    "experimental-enable-lease-checkpoint-persist": "lease checkpoints are always kept",
 }
 
 _IGNORED_BOOLEANS: Final = frozenset(
@@ -241,7 +294,7 @@ def help_text() -> str:
         "flags:",
     ]
     for flag in FLAGS:
-        default = ",".join(flag.default) if isinstance(flag.default, tuple) else str(flag.default).lower()
+        default = ",".join(flag.default) if isinstance(flag.default, tuple | dict) else str(flag.default).lower()
         shown = f" [{default}]" if default else ""
         lines.append(f"  --{flag.name:<32} {flag.help}{shown}")
     lines += ["", "accepted, without effect:"]

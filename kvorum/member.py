@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvorum import loop
-from kvorum.flags import Parsed, UsageError, help_text, parse
+from kvorum.flags import Parsed, UsageError, help_text, parse, retention
 from kvorum.layout import UserError
 from raft.errors import FatalError
 from store import member
 from store.bootstrap import DataDirError
-from store.config import ConfigError, MemberConfig, parse_initial_cluster
+from store.config import ConfigError, MemberConfig, UpkeepOptions, parse_initial_cluster
 
 log = logging.getLogger(__name__)
 
@@ -90,4 +90,15 @@ def make_config(parsed: Parsed) -> MemberConfig:
         max_request_bytes=parsed["max-request-bytes"],
         max_learners=parsed["max-learners"],
         progress_notify_s=parsed["watch-progress-notify-interval"],
+        upkeep=_upkeep(parsed),
+    )
+
+
+def _upkeep(parsed: Parsed) -> UpkeepOptions:
+    gates = parsed["feature-gates"]
+    return UpkeepOptions(
+        retention=retention(parsed["auto-compaction-mode"], parsed["auto-compaction-retention"]),
+        lease_checkpoints=gates.get("LeaseCheckpoint", parsed["experimental-enable-lease-checkpoint"]),
+        initial_corrupt_check=gates.get("InitialCorruptCheck", parsed["experimental-initial-corrupt-check"]),
+        corrupt_check_s=parsed["corrupt-check-time"] or parsed["experimental-corrupt-check-time"],
     )

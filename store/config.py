@@ -8,11 +8,23 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from store.autocompact import Retention
+
 DEFAULT_QUOTA_BYTES: Final = 2 << 30
 
 
 class ConfigError(Exception):
     """A setting that cannot be used; the message names the flag, the value and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepOptions:
+    """What a member does by itself; by default, as in etcd, nothing."""
+
+    retention: Retention | None = None  # auto-compaction-mode, auto-compaction-retention
+    lease_checkpoints: bool = False  # feature gate LeaseCheckpoint
+    initial_corrupt_check: bool = False  # feature gate InitialCorruptCheck
+    corrupt_check_s: float = 0.0  # corrupt-check-time; 0: never
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +52,7 @@ class MemberConfig:
     max_request_bytes: int = 1_572_864
     max_learners: int = 1
     progress_notify_s: float = 600.0
+    upkeep: UpkeepOptions = UpkeepOptions()
 
     @property
     def member_dir(self) -> Path:

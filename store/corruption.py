@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import msgpack
 
-from raft.errors import RaftError
+from raft.errors import FatalError, RaftError
 from store.clock import Clock
 from store.errors import COMPACTED, FUTURE_REVISION, EtcdError
 from store.etcdpb import internal_pb2, rpc_pb2
@@ -29,7 +29,7 @@ TRIES: Final = 3
 """Compactions may come between the hashes of two members; then they are taken again."""
 
 
-class CorruptError(RaftError):
+class CorruptError(FatalError):
     """This member's data differs from that of the others."""
 
 

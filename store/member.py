@@ -24,6 +24,7 @@ from store.lessor import Lessor
 from store.listener import Server
 from store.raft_replica import RaftReplica
 from store.reconfiguration import Reconfiguration
+from store.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class _Parts:
     replica: RaftReplica
     lessor: Lessor
     server: Server
+    upkeep: Upkeep
 
 
 async def run(config: MemberConfig, stop: asyncio.Event, serving: Callable[[], None]) -> None:
@@ -85,9 +87,10 @@ async def _assembled(config: MemberConfig) -> AsyncIterator[_Parts]:
         reconfiguration = Reconfiguration(replica, driver, transport, application, config.token)
         server = make_server(ApiContext(replica, opened.machine, lessor, options, reconfiguration))
         replica.on_leader_change(lessor.leader_changed)
+        upkeep = Upkeep(config.upkeep, opened.machine, replica, transport, lessor)
         await transport.start([listen_address(url) for url in config.listen_peer_urls], driver)
         stack.push_async_callback(transport.stop)
-        yield _Parts(config, opened, application, driver, transport, replica, lessor, server)
+        yield _Parts(config, opened, application, driver, transport, replica, lessor, server, upkeep)
 
 
 def _driver_config(config: MemberConfig, number: int) -> DriverConfig:
@@ -119,6 +122,8 @@ async def _run_parts(parts: _Parts, stop: asyncio.Event, serving: Callable[[], N
             ]
             if parts.config.fast_start:
                 running.append(tasks.create_task(_fast_start(parts), name="fast-start"))
+            await _check_data(parts)
+            running.append(tasks.create_task(parts.upkeep.run(), name="upkeep"))
             serving()
             await _stop_or_removed(parts, stop, removed)
             await _hand_over(parts)
@@ -162,6 +167,16 @@ async def _stop_or_removed(parts: _Parts, stop: asyncio.Event, removed: asyncio.
     finally:
         for wait in waits:
             wait.cancel()
+
+
+async def _check_data(parts: _Parts) -> None:
+    """Compare this member's data with that of the others before it says that it serves, if that is asked for."""
+    if parts.config.upkeep.initial_corrupt_check:
+        others = len(parts.application.membership.members()) - 1
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CONNECT_WAIT_S):
+                await parts.transport.wait_connected(others)
+        await parts.upkeep.check_start()
 
 
 async def _fast_start(parts: _Parts) -> None:

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
-from store.autocompact import AutoCompactor, Retention
+from store.autocompact import AutoCompactor
 from store.checkpoints import LeaseCheckpoints
 from store.clock import Clock, SystemClock
+from store.config import UpkeepOptions
 from store.corruption import CorruptionCheck, Peers
 from store.lessor import Lessor
 from store.machine import Machine
 from store.raft_replica import RaftReplica
-
-
-@dataclass(frozen=True, slots=True)
-class UpkeepOptions:
-    """What is done; by default, as in etcd, nothing."""
-
-    retention: Retention | None = None  # auto-compaction-mode, auto-compaction-retention
-    lease_checkpoints: bool = False  # feature gate LeaseCheckpoint
-    initial_corrupt_check: bool = False  # feature gate InitialCorruptCheck
-    corrupt_check_s: float = 0.0  # corrupt-check-time; 0: never
 
 
 class Upkeep:
@@ -43,10 +33,6 @@ class Upkeep:
         self._compactor = (
             None if options.retention is None else AutoCompactor(options.retention, machine, replica, clock)
         )
-
-    @property
-    def checks_start(self) -> bool:
-        return self._options.initial_corrupt_check
 
     async def check_start(self) -> None:
         """Raises CorruptError when this member must not serve."""

@@ -400,9 +400,17 @@ class RaftDriver:
         self._snapshot_reports.clear()
         if self._conf_proposals:
             self._propose_conf_changes()
-        if self._proposals and node.lead != NO_NODE and not (node.is_leader and self._writing_since is not None):
+        if self._proposals and self._can_propose():
             self._propose()
         self._reads.begin()
+
+    def _can_propose(self) -> bool:
+        """A leader waits for its log write to end (group commit). A follower waits while its leader is out of
+        reach: a proposal sent there would be lost, and its outcome unknown, where waiting costs an election."""
+        node = self._node
+        if node.is_leader:
+            return self._writing_since is None
+        return node.lead != NO_NODE and self._transport.active_since(node.lead) is not None
 
     def _take_forwarded(self, message: Message) -> None:
         """A follower's proposals queue with our own. Nobody here waits for them."""

@@ -6,6 +6,7 @@ several executemany and a commit; done in one hop it costs one.
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +55,16 @@ async def connect(
             raise
         return connection
 
+    return await start(connector)
+
+
+async def start(connector: Callable[[], sqlite3.Connection]) -> Database:
+    """A database whose connection ``connector`` opens, in the thread that will use it. Raises what it raises."""
     database = Database(connector, iter_chunk_size=64)
-    await database
+    try:
+        await database
+    except BaseException:
+        # aiosqlite has told its thread to end; until it has, the loop must not be closed under it.
+        await asyncio.to_thread(database._thread.join)
+        raise
     return database

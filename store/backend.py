@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-import aiosqlite
+from raft import sqlite
 
 T = TypeVar("T")
 
@@ -70,15 +70,15 @@ class Backend:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.sizes = Sizes(0, 0)
-        self._writer: aiosqlite.Connection | None = None
-        self._reader: aiosqlite.Connection | None = None
+        self._writer: sqlite.Database | None = None
+        self._reader: sqlite.Database | None = None
         self._in_place = asyncio.Event()
         self._in_place.set()
 
     async def open(self) -> None:
-        self._writer = await aiosqlite.Connection(lambda: connect(self.path), 64)
+        self._writer = await sqlite.start(lambda: connect(self.path))
         try:
-            self._reader = await aiosqlite.Connection(lambda: connect(self.path, create=False), 64)
+            self._reader = await sqlite.start(lambda: connect(self.path, create=False))
             self.sizes = await _run(self._writer, _sizes)
         except BaseException:
             await self.close()
@@ -119,7 +119,7 @@ class Backend:
     async def scan(self, job: Callable[[sqlite3.Connection], T]) -> T:
         """Run a ``job`` that takes long on a connection of its own, so that other readers do not wait for it."""
         await self._in_place.wait()
-        scanner = await aiosqlite.Connection(lambda: connect(self.path, create=False), 64)
+        scanner = await sqlite.start(lambda: connect(self.path, create=False))
         try:
             return await _run(scanner, job)
         finally:
@@ -206,12 +206,10 @@ class Backend:
         await self.scan(job)
 
 
-async def _run(db: aiosqlite.Connection | None, job: Callable[[sqlite3.Connection], T]) -> T:
+async def _run(db: sqlite.Database | None, job: Callable[[sqlite3.Connection], T]) -> T:
     if db is None:
         raise ValueError("the state database is closed")
-    # One hop for a whole batch: aiosqlite's public calls would take one per statement.
-    result: T = await db._execute(lambda: job(db._conn))  # type: ignore[no-untyped-call]
-    return result
+    return await db.run(job)
 
 
 def _move(new: Path, old: Path) -> None:

@@ -20,6 +20,7 @@ from raft.errors import (
     NotLeader,
     OutcomeUnknown,
     Overloaded,
+    Refused,
     Stopped,
 )
 from raft.log import LoadedLog
@@ -87,6 +88,56 @@ def test_a_proposal_without_any_leader_is_refused_and_never_applied() -> None:
         running.wire.heal()
         await running.settle()
         assert all(b"ghost" not in journal.values for journal in running.journals.values())
+
+    in_cluster(scenario)
+
+
+def test_proposals_wait_while_the_leader_is_known_to_be_gone_and_succeed_under_the_next_one() -> None:
+    async def scenario(running: VirtualCluster) -> None:
+        leader = await running.leader()
+        follower = follower_of(running, leader)
+        await follower.read_barrier()
+        await running.stop(leader.config.member_id)
+        assert follower.leader_id == leader.config.member_id, "it has not noticed yet"
+        _, payload = await follower.propose(b"patient")
+        assert payload == b"patient"
+
+    in_cluster(scenario)
+
+
+def test_a_proposal_made_before_there_is_a_leader_waits_for_one() -> None:
+    async def scenario(running: VirtualCluster) -> None:
+        early = running.wire.nodes[1]
+        assert early.leader_id == 0
+        _, payload = await early.propose(b"early")
+        assert payload == b"early"
+
+    in_cluster(scenario)
+
+
+def test_a_proposal_that_the_core_drops_is_refused_at_once() -> None:
+    async def scenario(running: VirtualCluster) -> None:
+        leader = await running.leader()
+        target = follower_of(running, leader).config.member_id
+        running.wire.isolate(target)
+        leader.transfer_leader(target)
+        with pytest.raises(Refused, match="raft proposal dropped"):
+            await leader.propose(b"during the transfer")
+        running.wire.heal()
+
+    in_cluster(scenario)
+
+
+def test_a_caller_that_gives_up_leaves_nothing_behind() -> None:
+    async def scenario(running: VirtualCluster) -> None:
+        leader = await running.leader()
+        running.wire.isolate(leader.config.member_id)
+        write = asyncio.create_task(leader.propose(b"never mind"))
+        await asyncio.sleep(0.01)  # virtual
+        write.cancel()
+        await asyncio.wait((write,))
+        assert leader.statistics()["waiters"] == 0
+        running.wire.heal()
 
     in_cluster(scenario)
 

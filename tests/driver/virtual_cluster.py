@@ -119,7 +119,7 @@ class Port:
         raise NotImplementedError
 
     def active_since(self, peer: int) -> float | None:
-        return 0.0
+        return 0.0 if peer in self._wire.nodes else None
 
 
 class VirtualCluster:

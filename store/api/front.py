@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from store.api.context import ApiContext
+from store.api.http import HttpFront
 from store.api.server import service_handlers
 from store.listener import Limits, Server, ServerTls
-from store.listener.http import HttpApplication, not_found
 
 log = logging.getLogger(__name__)
 
@@ -20,10 +20,12 @@ class ListenError(Exception):
     """An address cannot be had; the message names it and the flag that chose it."""
 
 
-def make_server(api: ApiContext, http: HttpApplication = not_found, limits: Limits | None = None) -> Server:
-    """A listener with every etcd v3 service; call in a running loop."""
-    server = Server(limits or Limits(max_receive_message_bytes=api.options.max_message_bytes), http)
-    for name, handlers in service_handlers(api).items():
+def make_server(api: ApiContext, limits: Limits | None = None) -> Server:
+    """A listener with every etcd v3 service and the plain HTTP beside them; call in a running loop."""
+    services = service_handlers(api)
+    limits = limits or Limits(max_receive_message_bytes=api.options.max_message_bytes)
+    server = Server(limits, HttpFront(api, services))
+    for name, handlers in services.items():
         server.add_registered_method_handlers(name, handlers)
     return server
 

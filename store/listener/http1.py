@@ -71,6 +71,7 @@ class Http1Connection(asyncio.Protocol):
             self._timer.cancel()
         self._server.forget(self)
         self._handler.connection_lost(exc)
+        self._server.http1.forget(self._handler)
 
     def drain(self) -> None:
         """Let a running request finish; an idle connection is closed."""
@@ -89,6 +90,7 @@ class Http1:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._web: web.Server | None = None
+        self._owners: dict[web.RequestHandler, Http1Connection] = {}
 
     def for_connection(self, connection: Http1Connection) -> web.RequestHandler:
         """A protocol of aiohttp for one connection."""
@@ -97,21 +99,25 @@ class Http1:
             self._web = web.Server(
                 self._handle,
                 access_log=None,
+                handler_cancellation=True,
                 keepalive_timeout=limits.http_idle_timeout_s,
                 max_line_size=8190,
                 max_field_size=min(8190, limits.header_list_bytes),
                 tcp_keepalive=False,
             )
         handler: web.RequestHandler = self._web()
-        handler.kvorum_connection = connection  # type: ignore[attr-defined]
+        self._owners[handler] = connection
         return handler
+
+    def forget(self, handler: web.RequestHandler) -> None:
+        del self._owners[handler]
 
     async def close(self) -> None:
         if self._web is not None:
             await self._web.shutdown(0)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        connection: Http1Connection = request.protocol.kvorum_connection  # type: ignore[attr-defined]
+        connection = self._owners[request.protocol]
         connection.request_begun()
         try:
             return await self._answer(request)
@@ -121,6 +127,8 @@ class Http1:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         limits = self._server.limits
         body = bytearray()
+        if (request.content_length or 0) > limits.max_http_body_bytes:
+            return _refusal(413, "request body too large\n")
         try:
             async with asyncio.timeout(limits.http_body_timeout_s):
                 async for part in request.content.iter_any():

@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 
 from store.etcdpb import election_pb2, election_pb2_grpc, lock_pb2, lock_pb2_grpc, rpc_pb2, rpc_pb2_grpc
+from tests.snapshot.etcd import etcdctl, program
 from tests.store.loopback import Node, serving
 from tests.store.watching import Client
 
@@ -203,3 +204,33 @@ async def test_a_candidate_who_is_cancelled_leaves_the_line(api: Api) -> None:
     await api.until_keys(b"e/", b"e/1", b"e/2")
     waiting.cancel()
     await api.until_keys(b"e/", b"e/1")
+
+
+@pytest.mark.process
+async def test_etcdctl_runs_a_command_under_a_lock_and_leaves_no_key(api: Api) -> None:
+    done = await etcdctl(f"127.0.0.1:{api.node.port}", "lock", "l", "echo", "held")
+    assert (done.code, done.out) == (0, "held\n")
+    assert await api.keys(b"l") == []
+
+
+@pytest.mark.process
+async def test_etcdctl_waits_for_a_lock_of_the_service_and_wins_elections(api: Api) -> None:
+    endpoint = f"127.0.0.1:{api.node.port}"
+    held = await soon(api.lock(await api.grant(1)))
+    waiting = asyncio.ensure_future(etcdctl(endpoint, "lock", "l", "echo", "mine"))
+    await asyncio.wait({waiting}, timeout=0.5)
+    assert not waiting.done()
+    await api.locks.Unlock(lock_pb2.UnlockRequest(key=held.key))
+    assert (await soon(waiting)).out == "mine\n"
+    elect = await asyncio.create_subprocess_exec(
+        program("etcdctl"), "--endpoints", endpoint, "elect", "e", "me", stdout=asyncio.subprocess.PIPE
+    )  # fmt: skip
+    assert elect.stdout is not None
+    try:
+        key = (await soon(elect.stdout.readline())).rstrip(b"\n")
+        assert await soon(elect.stdout.readline()) == b"me\n"
+        found = await api.elections.Leader(election_pb2.LeaderRequest(name=b"e"))
+        assert (found.kv.key, found.kv.value) == (key, b"me")
+    finally:
+        elect.terminate()
+        await elect.wait()

@@ -1,10 +1,9 @@
-"""A connection that was just accepted: TLS first where it is asked for, then the protocol by its first bytes."""
+"""A connection that was just accepted, after TLS where that is asked for: its first bytes tell the protocol."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from typing import TYPE_CHECKING, cast
 
 from store.listener.http1 import Http1Connection
@@ -12,7 +11,6 @@ from store.listener.http2 import PREFACE, Http2Connection, peer_name
 
 if TYPE_CHECKING:
     from store.listener.server import Server
-    from store.listener.tls import ServerTls
 
 log = logging.getLogger(__name__)
 
@@ -20,13 +18,10 @@ log = logging.getLogger(__name__)
 class Accepted(asyncio.Protocol):
     """Hands itself over to HTTP/2 when the connection preface arrives, to HTTP/1.1 when anything else does."""
 
-    def __init__(self, server: Server, tls: ServerTls | None) -> None:
+    def __init__(self, server: Server) -> None:
         self._server = server
-        self._tls = tls
         self._transport: asyncio.Transport | None = None
-        self._secured = tls is None
         self._received = b""
-        self._over = False
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -36,39 +31,10 @@ class Accepted(asyncio.Protocol):
             self._transport.abort()
             return
         self._timer = self._server.loop.call_later(self._server.limits.handshake_timeout_s, self._too_slow)
-        if self._tls is not None:
-            self._transport.pause_reading()
-            self._server.keep(self._server.loop.create_task(self._secure(self._tls)))
-
-    async def _secure(self, tls: ServerTls) -> None:
-        assert self._transport is not None
-        plain = self._transport
-        who = peer_name(plain)
-        try:
-            secured = await self._server.loop.start_tls(
-                plain,
-                self,
-                tls.context(),
-                server_side=True,
-                ssl_handshake_timeout=self._server.limits.handshake_timeout_s,
-            )
-        except (OSError, ssl.SSLError) as error:
-            log.warning("%s: TLS refused, %s", who, describe_tls_error(error))
-            plain.abort()
-            self.connection_lost(None)
-            return
-        if secured is None or self._over:
-            plain.abort()
-            return
-        self._transport = secured
-        self._secured = True
-        if self._received:
-            self._sniff()
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        if self._secured:
-            self._sniff()
+        self._sniff()
 
     def _sniff(self) -> None:
         start = self._received[: len(PREFACE)]
@@ -91,7 +57,6 @@ class Accepted(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._over = True
         if self._timer is not None:
             self._timer.cancel()
         self._server.forget(self)
@@ -108,18 +73,3 @@ class Accepted(asyncio.Protocol):
     def stop(self) -> None:
         if self._transport is not None:
             self._transport.abort()
-
-
-def describe_tls_error(error: OSError) -> str:
-    """One line on why a handshake failed."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"client certificate: {error.verify_message}"
-    if isinstance(error, ssl.SSLError):
-        reasons = {
-            "HTTP_REQUEST": "plain HTTP on a TLS port",
-            "WRONG_VERSION_NUMBER": "no TLS was spoken",
-            "PEER_DID_NOT_RETURN_A_CERTIFICATE": "no client certificate",
-        }
-        reason = error.reason or str(error)
-        return reasons.get(reason, reason.lower().replace("_", " "))
-    return str(error) or type(error).__name__

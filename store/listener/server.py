@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
+from store.listener.accept import BACKLOG, TlsAcceptor, tls_server, tls_unix_server
 from store.listener.call import Call
 from store.listener.http import HttpApplication, not_found
 from store.listener.http1 import Http1
@@ -21,7 +22,6 @@ from store.listener.tls import ServerTls
 
 log = logging.getLogger(__name__)
 
-BACKLOG: Final = 1024
 CANCEL_WAIT_S: Final = 0.5
 
 
@@ -51,7 +51,7 @@ class Server:
         self._services: set[str] = set()
         self._generic: list[Any] = []
         self._connections: set[_Connection] = set()
-        self._servers: list[asyncio.AbstractServer] = []
+        self._servers: list[asyncio.AbstractServer | TlsAcceptor] = []
         self._paths: list[str] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stopping = False
@@ -95,7 +95,11 @@ class Server:
 
     async def listen(self, host: str, port: int, tls: ServerTls | None = None) -> int:
         """Serve on a TCP port, 0 for any; the port. Raises OSError when it cannot be had."""
-        server = await self.loop.create_server(lambda: Accepted(self, tls), host, port, backlog=BACKLOG)
+        server: asyncio.Server | TlsAcceptor
+        if tls is None:
+            server = await self.loop.create_server(lambda: Accepted(self), host, port, backlog=BACKLOG)
+        else:
+            server = await tls_server(lambda: Accepted(self), host, port, tls, self.limits.handshake_timeout_s)
         self._servers.append(server)
         bound: int = server.sockets[0].getsockname()[1]
         return bound
@@ -105,8 +109,12 @@ class Server:
         with contextlib.suppress(FileNotFoundError):
             if stat.S_ISSOCK(os.stat(path).st_mode):
                 os.unlink(path)
-        server = await self.loop.create_unix_server(lambda: Accepted(self, tls), path, backlog=BACKLOG)
-        self._servers.append(server)
+        if tls is None:
+            self._servers.append(await self.loop.create_unix_server(lambda: Accepted(self), path, backlog=BACKLOG))
+        else:
+            self._servers.append(
+                tls_unix_server(lambda: Accepted(self), path, tls, self.limits.handshake_timeout_s)
+            )
         self._paths.append(path)
 
     async def stop(self, grace_s: float | None = None) -> None:

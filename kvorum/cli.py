@@ -181,6 +181,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     up.add_argument(
         "--api-port", type=_port, default=8001, action=_Noted, metavar="PORT", help="port of the API server"
     )
+    up.add_argument("--tls", action="store_true", help="make certificates, and serve clients and peers with TLS")
     up.add_argument("--detach", action="store_true", help="leave everything running and return")
     up.add_argument("--fresh", action="store_true", help="forget the data of an earlier run")
 

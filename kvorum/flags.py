@@ -162,11 +162,21 @@ FLAGS: Final[Sequence[Flag]] = (
         "experimental-enable-lease-checkpoint", _boolean, False, "long leases keep their age over leader changes"
     ),
     Flag("feature-gates", _gates, {}, "NAME=true,...: InitialCorruptCheck and LeaseCheckpoint have an effect"),
+    Flag("cert-file", _text, "", "certificate of the client port, PEM; read again when it changes"),
+    Flag("key-file", _text, "", "its key"),
+    Flag("trusted-ca-file", _text, "", "CA that client certificates are held against"),
+    Flag("client-cert-auth", _boolean, False, "require a client certificate of that CA"),
+    Flag("peer-cert-file", _text, "", "certificate shown to other members, as server and as client"),
+    Flag("peer-key-file", _text, "", "its key"),
+    Flag("peer-trusted-ca-file", _text, "", "CA that other members are held against"),
+    Flag("peer-client-cert-auth", _boolean, False, "require a certificate of that CA from other members"),
+    Flag("max-concurrent-streams", _whole, 0, "streams on one client connection (0: 65536)"),
+    Flag("grpc-keepalive-interval", _duration, 60.0, "silence after which a client is asked whether it lives"),
+    Flag("grpc-keepalive-timeout", _duration, 20.0, "time it has to answer"),
     Flag("log-level", _text, "info", "debug, info, warn, error"),
 )
 
 _DISK: Final = "the state is kept in SQLite, which has no such setting"
-_LATER: Final = "not served yet"
 _LOGS: Final = "logs are lines on standard error"
 
 IGNORED: Final[Mapping[str, str]] = {
@@ -186,13 +196,10 @@ IGNORED: Final[Mapping[str, str]] = {
     "enable-v2": "there is no v2 API",
     "v2-deprecation": "there is no v2 API",
     "enable-pprof": "use py-spy on the running process",
-    "metrics": _LATER,
-    "listen-metrics-urls": _LATER,
+    "metrics": "basic metrics only",
+    "listen-metrics-urls": "metrics are served on the client port",
     "strict-reconfig-check": "always on",
     "grpc-keepalive-min-time": "pings of any frequency are tolerated",
-    "grpc-keepalive-interval": "gRPC's own default is used",
-    "grpc-keepalive-timeout": "gRPC's own default is used",
-    "max-concurrent-streams": "not limited",
     "socket-reuse-port": "never reused",
     "socket-reuse-address": "always reused",
     "raft-read-timeout": "dead peers are found by gRPC pings",
@@ -203,9 +210,9 @@ IGNORED: Final[Mapping[str, str]] = {
     "compaction-batch-limit": "compaction deletes 1000 versions at a time",
     "compaction-sleep-interval": "compaction yields between batches by itself",
     "unsafe-no-fsync": "the raft log is always synced",
-    "cors": "there is no JSON gateway yet",
-    "host-whitelist": "there is no JSON gateway yet",
-    "enable-grpc-gateway": "there is no JSON gateway yet",
+    "cors": "no cross-origin header is sent",
+    "host-whitelist": "any Host is served",
+    "enable-grpc-gateway": "always on",
     "experimental-watch-progress-notify-interval": "use --watch-progress-notify-interval",
     "compact-hash-check-time": "use --corrupt-check-time",
     "experimental-compact-hash-check-enabled": "use --corrupt-check-time",

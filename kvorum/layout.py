@@ -71,6 +71,15 @@ class Cluster:
         return ",".join(member.client_url for member in self.members)
 
     @property
+    def is_secured(self) -> bool:
+        """Whether its members serve TLS, with the certificates in ``tls``."""
+        return self.members[0].client_url.startswith("https:")
+
+    @property
+    def tls(self) -> Path:
+        return self.directory / "tls"
+
+    @property
     def kubeconfig(self) -> Path:
         return self.directory / "kubeconfig"
 

@@ -16,6 +16,7 @@ from raft.errors import FatalError
 from store import member
 from store.bootstrap import DataDirError
 from store.config import ConfigError, MemberConfig, UpkeepOptions, parse_initial_cluster
+from store.listener import TlsError, TlsFiles
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ async def _serve(config: MemberConfig, stop: asyncio.Event) -> int:
     except ConfigError as error:
         print(f"kvorum: {error}", file=sys.stderr)
         return 2
-    except (DataDirError, member.ListenError, OSError) as error:
+    except (DataDirError, TlsError, member.ListenError, OSError) as error:
         raise UserError(str(error)) from None
     except FatalError as error:
         raise UserError(f"this member stops: {error}") from None
@@ -90,6 +91,11 @@ def make_config(parsed: Parsed) -> MemberConfig:
         max_request_bytes=parsed["max-request-bytes"],
         max_learners=parsed["max-learners"],
         progress_notify_s=parsed["watch-progress-notify-interval"],
+        client_tls=_tls(parsed, ""),
+        peer_tls=_tls(parsed, "peer-"),
+        max_concurrent_streams=parsed["max-concurrent-streams"],
+        keepalive_interval_s=parsed["grpc-keepalive-interval"],
+        keepalive_timeout_s=parsed["grpc-keepalive-timeout"],
         upkeep=_upkeep(parsed),
     )
 
@@ -101,4 +107,13 @@ def _upkeep(parsed: Parsed) -> UpkeepOptions:
         lease_checkpoints=gates.get("LeaseCheckpoint", parsed["experimental-enable-lease-checkpoint"]),
         initial_corrupt_check=gates.get("InitialCorruptCheck", parsed["experimental-initial-corrupt-check"]),
         corrupt_check_s=parsed["corrupt-check-time"] or parsed["experimental-corrupt-check-time"],
+    )
+
+
+def _tls(parsed: Parsed, prefix: str) -> TlsFiles:
+    return TlsFiles(
+        parsed[f"{prefix}cert-file"],
+        parsed[f"{prefix}key-file"],
+        parsed[f"{prefix}trusted-ca-file"],
+        parsed[f"{prefix}client-cert-auth"],
     )

@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from kvorum.certificates import Certificates
 from kvorum.layout import Cluster, Member, Process, UserError, start_time
 from kvorum.loop import READY_FD_VARIABLE
 
@@ -35,7 +36,27 @@ def member_command(cluster: Cluster, member: Member) -> list[str]:
         "--initial-cluster", initial,
         "--initial-cluster-token", cluster.token,
         "--initial-cluster-state", "new",
+        *(_tls_flags(cluster) if cluster.is_secured else ()),
     ]  # fmt: skip
+
+
+def _tls_flags(cluster: Cluster) -> list[str]:
+    """Clients are told who they talk to, members show each other certificates."""
+    tls = Certificates(cluster.tls)
+    server, peer, ca = tls.pair("server"), tls.pair("peer"), str(tls.ca_file)
+    return [
+        "--cert-file", str(server.cert_file), "--key-file", str(server.key_file), "--trusted-ca-file", ca,
+        "--peer-cert-file", str(peer.cert_file), "--peer-key-file", str(peer.key_file),
+        "--peer-trusted-ca-file", ca, "--peer-client-cert-auth",
+    ]  # fmt: skip
+
+
+def trust(cluster: Cluster) -> dict[str, str]:
+    """What in the environment makes gRPC and Python's ssl trust the cluster's own CA."""
+    if not cluster.is_secured:
+        return {}
+    ca = str(Certificates(cluster.tls).ca_file)
+    return {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": ca, "SSL_CERT_FILE": ca}
 
 
 def api_command(cluster: Cluster) -> list[str]:
@@ -52,7 +73,13 @@ def api_command(cluster: Cluster) -> list[str]:
 class Child:
     """A process just started, and the pipe on which it says that it serves."""
 
-    def __init__(self, name: str, command: Sequence[str], log_file: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log_file: Path,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.name = name
         self.log_file = log_file
         self._read, write = os.pipe()
@@ -63,7 +90,7 @@ class Child:
                 stdout=log,
                 stderr=log,
                 pass_fds=(write,),
-                env={**os.environ, READY_FD_VARIABLE: str(write)},
+                env={**os.environ, **(variables or {}), READY_FD_VARIABLE: str(write)},
                 start_new_session=True,  # a Ctrl-C is for the launcher, which then stops the rest in order
             )
         os.close(write)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from argparse import Namespace
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from kvorum.layout import Member, load
+from kvorum.processes import trust
 from store.client import ClientError, EtcdClient
 
 TIMEOUT_S: Final = 2.0
@@ -62,6 +64,7 @@ async def ask(member: Member) -> MemberStatus:
 
 async def status(args: Namespace, stop: asyncio.Event) -> int:
     cluster = load(Path(args.data_dir).resolve())
+    os.environ.update(trust(cluster))
     rows = await asyncio.gather(*(ask(member) for member in cluster.members))
     api = "running" if cluster.api.process.alive() else "stopped"
     if args.json:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from kvorum.certificates import Certificates, make_certificates
 from kvorum.layout import FILE_NAME, Api, Cluster, Member, UserError, load
-from kvorum.processes import Child, api_command, start_member, stop_all
+from kvorum.processes import Child, api_command, start_member, stop_all, trust
 
 READY_TIMEOUT_S: Final = 30.0
 WATCH_CHILDREN_S: Final = 0.5
@@ -33,11 +34,12 @@ def plan(args: Namespace) -> Cluster:
             _clear(directory)
         elif any(directory.iterdir()):
             raise UserError(f"{directory} is not empty and holds no {FILE_NAME}: choose another --data-dir")
+    scheme = "https" if args.tls else "http"
     members = tuple(
         Member(
             name=f"m{number}",
-            client_url=f"http://127.0.0.1:{args.base_port + 2 * (number - 1)}",
-            peer_url=f"http://127.0.0.1:{args.base_port + 2 * (number - 1) + 1}",
+            client_url=f"{scheme}://127.0.0.1:{args.base_port + 2 * (number - 1)}",
+            peer_url=f"{scheme}://127.0.0.1:{args.base_port + 2 * (number - 1) + 1}",
             data_dir=str(directory / f"m{number}"),
         )
         for number in range(1, args.members + 1)
@@ -58,6 +60,10 @@ def _existing(args: Namespace, directory: Path) -> Cluster:
         raise UserError(
             f"the cluster in {directory} has {len(cluster.members)} members, not {args.members}: use --fresh to "
             "start over, or another --data-dir"
+        )
+    if args.tls and not cluster.is_secured:
+        raise UserError(
+            f"the cluster in {directory} was made without --tls: use --fresh to start over, or another --data-dir"
         )
     base_port = urlsplit(cluster.members[0].client_url).port
     if base_port != args.base_port and "base_port" in args.given:
@@ -120,13 +126,15 @@ def write_kubeconfig(cluster: Cluster) -> None:
 async def start(cluster: Cluster) -> tuple[Cluster, list[Child]]:
     """Start every process and wait until the API server has answered a linearizable read."""
     cluster.directory.mkdir(parents=True, exist_ok=True)
+    if cluster.is_secured:
+        make_certificates(cluster.tls)
     write_kubeconfig(cluster)
     children: list[Child] = []
     try:
         for member in cluster.members:
             cluster, child = await start_member(cluster, member)
             children.append(child)
-        api = Child("the API server", api_command(cluster), cluster.log_file("apiserver"))
+        api = Child("the API server", api_command(cluster), cluster.log_file("apiserver"), trust(cluster))
         children.append(api)
         cluster = replace(cluster, api=replace(cluster.api, process=api.process))
         cluster.save()
@@ -159,9 +167,20 @@ def announce(cluster: Cluster, seconds: float) -> None:
         f"  api  {cluster.api.url}",
         "",
         f"export ETCDCTL_API=3 ETCDCTL_ENDPOINTS={cluster.endpoints}",
+        *_tls_lines(cluster),
         f"export KUBECONFIG={cluster.kubeconfig}",
     ]
     print("\n".join(lines), flush=True)
+
+
+def _tls_lines(cluster: Cluster) -> list[str]:
+    if not cluster.is_secured:
+        return []
+    tls = Certificates(cluster.tls)
+    client = tls.pair("client")
+    return [
+        f"export ETCDCTL_CACERT={tls.ca_file} ETCDCTL_CERT={client.cert_file} ETCDCTL_KEY={client.key_file}",
+    ]
 
 
 async def up(args: Namespace, stop: asyncio.Event) -> int:

@@ -392,12 +392,27 @@ class _Incoming(FrameProtocol):
         return messages[0]
 
 
+class Listening(Protocol):
+    """What is listening, until it is closed."""
+
+    def close(self) -> None: ...
+
+
+Serve = Callable[[Callable[[], asyncio.Protocol], str, int], Awaitable[Listening]]
+
+
+async def _serve_plain(factory: Callable[[], asyncio.Protocol], host: str, port: int) -> Listening:
+    return await asyncio.get_running_loop().create_server(factory, host, port)
+
+
 class TcpTransport:
     """A Transport over TCP. ``start`` before use, then ``run`` as a task until cancelled, then ``stop``."""
 
     def __init__(self, identity: Identity, inbox_dir: Path) -> None:
         self.identity = identity
         self.client_ssl: ssl.SSLContext | None = None
+        self.serve: Serve = _serve_plain
+        """Opens a listening address; another one may put TLS in front of the protocol."""
         self.incoming: set[_Incoming] = set()
         self.connection_made = asyncio.Event()
         self.describe: Callable[[], bytes] = bytes
@@ -407,7 +422,7 @@ class TcpTransport:
         self.refused = 0
         self._bound_handler: PeerHandler | None = None
         self._inbox_dir = inbox_dir
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[Listening] = []
         self._peers: dict[int, _Peer] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
@@ -424,11 +439,10 @@ class TcpTransport:
     async def start(self, listen: Sequence[str], handler: PeerHandler) -> None:
         """Listen on each ``host:port`` and deliver to ``handler``. Raises OSError when one cannot be bound."""
         self._bound_handler = handler
-        loop = asyncio.get_running_loop()
         for address in listen:
             host, _, port = address.rpartition(":")
             try:
-                server = await loop.create_server(lambda: _Incoming(self), host.strip("[]"), int(port))
+                server = await self.serve(lambda: _Incoming(self), host.strip("[]"), int(port))
             except OSError as error:
                 await self.stop()
                 reason = os.strerror(error.errno).lower() if error.errno else str(error)

@@ -39,6 +39,7 @@ from store.cluster import (
     member_key,
 )
 from store.config import ConfigError, MemberConfig, dial_address
+from store.listener.tls import client_context
 from store.machine import META, Machine
 from store.replica import MemberInfo
 
@@ -260,9 +261,12 @@ async def ask_peers(config: MemberConfig) -> list[Description]:
         dial_address(url) for name, urls in config.initial_cluster.items() if name != config.name for url in urls
     ]
 
+    files = config.peer_tls
+    client_ssl = client_context(files) if files.given else None
+
     async def ask(target: str) -> Description | None:
         try:
-            return Description.decode(await describe(target, DESCRIBE_TIMEOUT_S))
+            return Description.decode(await describe(target, DESCRIBE_TIMEOUT_S, client_ssl))
         except (OSError, TimeoutError, ValueError, TypeError):
             return None  # not running, or not a member of ours: it says nothing
 

@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from store.autocompact import Retention
+from store.listener.tls import NO_TLS, TlsFiles
 
 DEFAULT_QUOTA_BYTES: Final = 2 << 30
 
@@ -52,6 +53,11 @@ class MemberConfig:
     max_request_bytes: int = 1_572_864
     max_learners: int = 1
     progress_notify_s: float = 600.0
+    client_tls: TlsFiles = NO_TLS  # cert-file, key-file, trusted-ca-file, client-cert-auth
+    peer_tls: TlsFiles = NO_TLS  # the same with peer- before them
+    max_concurrent_streams: int = 0  # 0: the listener's own bound
+    keepalive_interval_s: float = 60.0  # grpc-keepalive-interval
+    keepalive_timeout_s: float = 20.0  # grpc-keepalive-timeout
     upkeep: UpkeepOptions = UpkeepOptions()
 
     @property
@@ -70,24 +76,29 @@ def parse_initial_cluster(text: str) -> dict[str, tuple[str, ...]]:
     return members
 
 
-def check_urls(flag: str, urls: Sequence[str]) -> None:
-    """Refuse what is not ``http://HOST:PORT``."""
+def check_urls(flag: str, urls: Sequence[str], *, sockets: bool = False) -> None:
+    """Refuse what is not ``http://HOST:PORT`` or https; with ``sockets``, unix and unixs are URLs too."""
     for url in urls:
         parts = urlsplit(url)
+        if sockets and parts.scheme in ("unix", "unixs") and parts.netloc + parts.path:
+            continue
         try:
             port = parts.port
         except ValueError:
             port = None
-        if parts.scheme == "https":
-            raise ConfigError(f"--{flag}: {url!r}: TLS is not served yet; use http://HOST:PORT")
-        if parts.scheme != "http" or not parts.hostname or port is None or parts.path not in ("", "/"):
-            raise ConfigError(f"--{flag}: {url!r} is not http://HOST:PORT")
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or port is None
+            or parts.path not in ("", "/")
+        ):
+            raise ConfigError(f"--{flag}: {url!r} is not http://HOST:PORT or https://HOST:PORT")
 
 
 def check(config: MemberConfig) -> None:
     """Raises ConfigError for settings that contradict each other or make no sense."""
-    check_urls("listen-client-urls", config.listen_client_urls)
-    check_urls("advertise-client-urls", config.advertise_client_urls)
+    check_urls("listen-client-urls", config.listen_client_urls, sockets=True)
+    check_urls("advertise-client-urls", config.advertise_client_urls, sockets=True)
     check_urls("listen-peer-urls", config.listen_peer_urls)
     check_urls("initial-advertise-peer-urls", config.advertise_peer_urls)
     for name, urls in config.initial_cluster.items():
@@ -98,6 +109,8 @@ def check(config: MemberConfig) -> None:
     ):
         if not urls:
             raise ConfigError(f"--{flag} is empty")
+    _check_tls("", "listen-client-urls", config.listen_client_urls, config.client_tls)
+    _check_tls("peer-", "listen-peer-urls", config.listen_peer_urls, config.peer_tls)
     if config.heartbeat_ms < 1:
         raise ConfigError(f"--heartbeat-interval: {config.heartbeat_ms} is not at least 1 ms")
     if not 5 * config.heartbeat_ms <= config.election_ms <= 50_000:
@@ -123,6 +136,15 @@ def check(config: MemberConfig) -> None:
             f"--initial-cluster gives {config.name} the peer URLs {','.join(own)}, "
             f"but --initial-advertise-peer-urls says {','.join(config.advertise_peer_urls)}"
         )
+
+
+def _check_tls(prefix: str, flag: str, urls: Sequence[str], files: TlsFiles) -> None:
+    """A URL that promises TLS needs a certificate; a client certificate needs a CA to be held against."""
+    secured = [url for url in urls if urlsplit(url).scheme in ("https", "unixs")]
+    if secured and not (files.cert_file and files.key_file):
+        raise ConfigError(f"--{flag}: {secured[0]!r} needs --{prefix}cert-file and --{prefix}key-file")
+    if files.client_cert_auth and not files.trusted_ca_file:
+        raise ConfigError(f"--{prefix}client-cert-auth needs --{prefix}trusted-ca-file")
 
 
 def listen_address(url: str) -> str:

@@ -14,14 +14,15 @@ from raft.core.types import NO_NODE
 from raft.driver import DriverConfig, RaftDriver
 from raft.transport import TcpTransport
 from store.api.context import ApiContext, ApiOptions
-from store.api.front import ListenError, listen, make_server
+from store.api.front import ListenError, limits_of, listen, make_server
 from store.application import MachineApplication
 from store.bootstrap import DataDirError, Description, Opened, locked, open_member
 from store.config import MemberConfig, check, dial_address, listen_address
 from store.errors import EtcdError
 from store.etcdpb import internal_pb2
 from store.lessor import Lessor
-from store.listener import Server
+from store.listener import Server, ServerTls
+from store.peer_tls import secure
 from store.raft_replica import RaftReplica
 from store.reconfiguration import Reconfiguration
 from store.upkeep import Upkeep
@@ -85,9 +86,12 @@ async def _assembled(config: MemberConfig) -> AsyncIterator[_Parts]:
             config.max_request_bytes, config.max_txn_ops, config.quota_bytes, config.progress_notify_s
         )
         reconfiguration = Reconfiguration(replica, driver, transport, application, config.token)
-        server = make_server(ApiContext(replica, opened.machine, lessor, options, reconfiguration))
+        api = ApiContext(replica, opened.machine, lessor, options, reconfiguration)
+        server = make_server(api, limits_of(config, options.max_message_bytes))
         replica.on_leader_change(lessor.leader_changed)
         upkeep = Upkeep(config.upkeep, opened.machine, replica, transport, lessor)
+        if config.peer_tls.given:
+            secure(transport, config.peer_tls)
         await transport.start([listen_address(url) for url in config.listen_peer_urls], driver)
         stack.push_async_callback(transport.stop)
         yield _Parts(config, opened, application, driver, transport, replica, lessor, server, upkeep)
@@ -111,7 +115,8 @@ async def _run_parts(parts: _Parts, stop: asyncio.Event, serving: Callable[[], N
     parts.transport.describe = lambda: _describe(parts)
     _follow_members(parts, removed)
     try:
-        await listen(parts.server, parts.config.listen_client_urls, None)
+        files = parts.config.client_tls
+        await listen(parts.server, parts.config.listen_client_urls, ServerTls(files) if files.given else None)
         async with asyncio.TaskGroup() as tasks:
             running = [
                 tasks.create_task(parts.driver.run(), name="raft"),

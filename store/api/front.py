@@ -6,11 +6,13 @@ import ipaddress
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from store.api.context import ApiContext
 from store.api.http import HttpFront
 from store.api.server import service_handlers
+from store.config import MemberConfig
 from store.listener import Limits, Server, ServerTls
 
 log = logging.getLogger(__name__)
@@ -18,6 +20,18 @@ log = logging.getLogger(__name__)
 
 class ListenError(Exception):
     """An address cannot be had; the message names it and the flag that chose it."""
+
+
+def limits_of(config: MemberConfig, max_message_bytes: int) -> Limits:
+    """The listener's limits, with what a member's flags change of them."""
+    limits = Limits(
+        max_receive_message_bytes=max_message_bytes,
+        keepalive_interval_s=config.keepalive_interval_s,
+        keepalive_timeout_s=config.keepalive_timeout_s,
+    )
+    if config.max_concurrent_streams:
+        limits = replace(limits, max_concurrent_streams=config.max_concurrent_streams)
+    return limits
 
 
 def make_server(api: ApiContext, limits: Limits | None = None) -> Server:

@@ -37,6 +37,9 @@ class TlsFiles:
         return tuple(_stamp(path) for path in (self.cert_file, self.key_file, self.trusted_ca_file) if path)
 
 
+NO_TLS: Final = TlsFiles()
+
+
 def _stamp(path: str) -> tuple[int, int]:
     try:
         status = os.stat(path)

@@ -78,7 +78,7 @@ class Child:
         name: str,
         command: Sequence[str],
         log_file: Path,
-        variables: Mapping[str, str] = MappingProxyType({}),
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.log_file = log_file

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raft.codec import decode_frame, encode_frame
+from raft.codec import decode_entries, decode_frame, encode_entries, encode_frame
 from raft.core.confchange import encode as encode_conf_change
 from raft.core.types import (
     ConfChange,
@@ -43,15 +43,16 @@ def random_message(rng: random.Random) -> Message:
     def node() -> int:
         return rng.choice((1, rng.getrandbits(63) + 1, (1 << 64) - 1))
 
-    def entry() -> Entry:
+    def entry(index: int, term: int) -> Entry:
         kind, data = EntryType.NORMAL, rng.randbytes(rng.randrange(40))
         if rng.random() < 0.3:
-            kind, data = encode_conf_change(
-                ConfChangeV2((ConfChange(ConfChangeType.ADD_VOTER, node()),), context=data)
-            )
-        return Entry(number(), number(), kind, data)
+            change = ConfChange(ConfChangeType.ADD_VOTER, node())
+            kind, data = encode_conf_change(ConfChangeV2((change,), context=data))
+        return Entry(term, index, kind, data)
 
-    entries = tuple(entry() for _ in range(rng.randrange(3)))
+    # contiguous, as in appends, or without positions, as in proposals
+    first, count = rng.choice((0, 1, rng.getrandbits(40) + 1)), rng.randrange(4)
+    entries = tuple(entry(first + n if first else 0, number() if rng.random() < 0.5 else 7) for n in range(count))
     conf_state = ConfState((1, 2), (3,), (4,), (4,), rng.random() < 0.5)
     snapshot = rng.choice((None, Snapshot(number(), number(), conf_state, rng.randbytes(3))))
     return Message(
@@ -65,6 +66,15 @@ def test_a_frame_decodes_to_the_messages_it_was_made_of() -> None:
     for size in range(300):
         batch = [random_message(rng) for _ in range(size % 5)]
         assert decode_frame(encode_frame(batch)) == batch
+
+
+def test_entries_on_disk_are_read_as_they_were_written() -> None:
+    rng = random.Random(12)
+    for _ in range(200):
+        entries = random_message(rng).entries
+        assert decode_entries(encode_entries(entries)) == entries
+    with pytest.raises(CodecError):
+        decode_entries(b"\xc1")
 
 
 def test_responses_stay_on_the_node() -> None:
@@ -104,6 +114,7 @@ def test_mutated_frames_are_refused_or_are_a_frame() -> None:
 
 def _row(**changes: object) -> bytes:
     row: list[object] = list(Message(MessageType.APP, 2, 1)[:13])
+    row[6] = None
     names = Message._fields
     for name, value in changes.items():
         row[names.index(name)] = value
@@ -123,13 +134,19 @@ def _row(**changes: object) -> bytes:
         (_row(term=1 << 63), "63-bit"),
         (_row(term=True), "63-bit"),
         (_row(index="1"), "63-bit"),
-        (_row(entries=[[1, 2, 9, b""]]), "out of range"),
-        (_row(entries=[[1, 2, 0, "text"]]), "binary"),
-        (_row(entries=[[1, 2, 0]]), "4 fields"),
+        (_row(entries=[1, 2, 3]), "4 columns"),
+        (_row(entries=[1, 2, None, ["text"]]), "binary"),
+        (_row(entries=[1, 2, None, []]), "binary"),
+        (_row(entries=[-1, 2, None, [b""]]), "first index"),
+        (_row(entries=[(1 << 63) - 1, 2, None, [b""]]), "first index"),
+        (_row(entries=[1, -2, None, [b""]]), "term"),
+        (_row(entries=[1, [1], None, [b"", b""]]), "one each"),
+        (_row(entries=[1, 2, [9], [b""]]), "out of range"),
+        (_row(entries=[1, 2, [0, 0], [b""]]), "one each"),
         (_row(snapshot=[1, 1, [[0], [], [], [], False], b""]), "ids"),
         (_row(snapshot=[1, 1, [[1], [], [], []], b""]), "boolean"),
         (_row(reject=1), "boolean"),
-        (_row(entries=[[1, 2, 1, b"??"]]), "no configuration change"),
+        (_row(entries=[1, 2, [1], [b"??"]]), "no configuration change"),
         (_row(snapshot=[1, 1, [[1, 1], [], [], [], False], b""]), "names a member twice"),
         (_row(snapshot=[1, 1, [[1], [1], [], [], False], b""]), "names a member twice"),
     ],

@@ -31,12 +31,16 @@ def wrong_message(rng: random.Random, victim: RaftDriver) -> Message:
         commit, last = victim.commit_index, victim.last_index
         return rng.choice((0, 1, commit, last, last + 1, last + 5, rng.randrange(1 << 62)))
 
-    entries = []
-    position = index()
-    for _ in range(rng.randrange(4)):
-        position = position + 1 if rng.random() < 0.8 else index()
-        kind = rng.choice((EntryType.NORMAL, EntryType.NORMAL, EntryType.CONF_V1, EntryType.CONF_V2))
-        entries.append(Entry(term(), position, kind, rng.randbytes(rng.randrange(20))))
+    first = index()
+    entries = [
+        Entry(
+            term(),
+            first + offset if first else 0,
+            rng.choice((EntryType.NORMAL, EntryType.NORMAL, EntryType.CONF_V1, EntryType.CONF_V2)),
+            rng.randbytes(rng.randrange(20)),
+        )
+        for offset in range(rng.randrange(4))
+    ]
     conf_state = rng.choice((ConfState(IDS), ConfState(), ConfState((1,), (2,), (3,), (9,), True)))
     snapshot = rng.choice((None, None, Snapshot(index(), term(), conf_state)))
     sender = rng.choice([node for node in IDS if node != victim.config.member_id] + [9])

@@ -68,10 +68,11 @@ async def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
 
 async def test_a_gap_between_entries_is_refused(tmp_path: Path) -> None:
     log = await new_log(tmp_path)
-    await log.write([LogWrite([entry(i) for i in range(2, 6)])])
+    for index in range(2, 6):
+        await log.write([LogWrite([entry(index)])])
     await log.close()
     with sqlite3.connect(tmp_path / "raft.db") as database:
-        database.execute("DELETE FROM entries WHERE idx = 3")
+        database.execute("DELETE FROM writes WHERE first = 3")
     database.close()
     log = await reopen(tmp_path)
     with pytest.raises(LogError, match="gap"):
@@ -81,10 +82,11 @@ async def test_a_gap_between_entries_is_refused(tmp_path: Path) -> None:
 
 async def test_a_log_that_ends_below_its_commit_index_is_refused(tmp_path: Path) -> None:
     log = await new_log(tmp_path)
-    await log.write([LogWrite([entry(i) for i in range(2, 6)], HardState(1, 0, 5))])
+    for index in range(2, 6):
+        await log.write([LogWrite([entry(index)], HardState(1, 0, index))])
     await log.close()
     with sqlite3.connect(tmp_path / "raft.db") as database:
-        database.execute("DELETE FROM entries WHERE idx >= 4")
+        database.execute("DELETE FROM writes WHERE first >= 4")
     database.close()
     log = await reopen(tmp_path)
     with pytest.raises(LogError, match="up to 5 were committed but the log ends at 3"):

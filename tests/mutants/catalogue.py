@@ -248,7 +248,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "stored entries above a rewritten one survive", "raft/sqlite_log.py",
-        "if first <= last_index:", "if first == last_index:", (LOGS,),
+        "while entries and entries[-1].index >= first:", "while entries and entries[-1].index > first:", (LOGS,),
     ),
     Mutant(
         "a torn record is read", "chaos/disk.py",

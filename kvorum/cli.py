@@ -119,6 +119,12 @@ def _no_action(args: argparse.Namespace) -> int:
     raise AssertionError("a second word is required, so the parser has refused this")
 
 
+def _bench_failover(args: argparse.Namespace, stop: asyncio.Event) -> Awaitable[int]:
+    from kvorum.bench import failover
+
+    return failover.main(args, stop)
+
+
 def _add_benchmarks(benchmarks: Any) -> None:
     raft = _add(
         benchmarks,
@@ -131,6 +137,17 @@ def _add_benchmarks(benchmarks: Any) -> None:
     raft.add_argument("--seconds", type=float, default=5.0, help="how long to measure each")
     raft.add_argument("--in-flight", type=int, default=64, help="proposals under way at a time")
     raft.add_argument("--value-bytes", type=int, default=256, help="size of a proposal")
+    failover = _add(
+        benchmarks,
+        "failover",
+        "the cost of three idle members, and how long writes wait after the leader is killed",
+        "kvorum bench failover --rounds 20",
+        _in_loop(_bench_failover),
+    )
+    failover.add_argument("--rounds", type=int, default=20, help="leaders to kill")
+    failover.add_argument(
+        "--base-port", type=_port, default=29379, metavar="PORT", help="client port of the first member"
+    )
     rpc = _add(
         benchmarks,
         "rpc",

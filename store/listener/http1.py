@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LINGER_S: Final = 1.0
+"""How long the rest of a refused body is read and thrown away before the connection is closed."""
 _SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -100,6 +102,7 @@ class Http1:
                 self._handle,
                 access_log=None,
                 handler_cancellation=True,
+                lingering_time=LINGER_S,
                 keepalive_timeout=limits.http_idle_timeout_s,
                 max_line_size=8190,
                 max_field_size=min(8190, limits.header_list_bytes),

@@ -12,6 +12,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +45,10 @@ FIRST_TERM: Final = 1
 FIRST_REVISION: Final = 1
 UNFINISHED: Final = "restoring"
 """Folder in the data directory while it is being filled; what an interrupted run left is replaced."""
+
+ROWS_PER_STATEMENT: Final = 100
+BYTES_PER_STATEMENT: Final = 1 << 20
+_INSERT_MANY: Final = "INSERT INTO kv VALUES " + ",".join(["(?, ?, ?)"] * ROWS_PER_STATEMENT)
 
 _NEW_META: Final = frozenset((b"consistent_index", b"term", b"confState", STORAGE_VERSION))
 
@@ -136,7 +141,7 @@ def _load(
         db.execute("PRAGMA cache_size = -65536")
         db.execute("BEGIN")
         try:
-            db.executemany("INSERT INTO kv VALUES (?, ?, ?)", _rows(bolt))
+            _insert_versions(db, bolt)
             for name in BUCKETS:
                 if name not in (KEY, MEMBERS, MEMBERS_REMOVED):
                     _put(db, name, bolt.items(name.encode()))
@@ -165,10 +170,31 @@ def _revision(db: sqlite3.Connection) -> int:
     return max(last >> SUB_BITS, FIRST_REVISION, *(int.from_bytes(value[:8], "big") for (value,) in compacted))
 
 
-def _rows(bolt: BoltFile) -> Iterator[backend.Row]:
-    for keys, values in bolt.batches(KEY.encode()):
-        if keys:
-            yield from zip(*positions(keys), values, strict=True)
+def _insert_versions(db: sqlite3.Connection, bolt: BoltFile) -> None:
+    """Copy bucket ``key``. Many rows a statement take a quarter less time than one each."""
+    for rows in _row_groups(bolt):
+        if len(rows) == ROWS_PER_STATEMENT:
+            db.execute(_INSERT_MANY, list(chain.from_iterable(rows)))
+        else:
+            db.executemany("INSERT INTO kv VALUES (?, ?, ?)", rows)
+
+
+def _row_groups(bolt: BoltFile) -> Iterator[list[backend.Row]]:
+    """ROWS_PER_STATEMENT rows at a time; fewer where they are large, and at the end."""
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    size = 0
+    for more_keys, more_values in bolt.batches(KEY.encode()):
+        keys += more_keys
+        values += more_values
+        size += sum(map(len, more_values))
+        while len(keys) >= ROWS_PER_STATEMENT or size > BYTES_PER_STATEMENT:
+            rows = list(zip(*positions(keys[:ROWS_PER_STATEMENT]), values[:ROWS_PER_STATEMENT], strict=True))
+            del keys[:ROWS_PER_STATEMENT], values[:ROWS_PER_STATEMENT]
+            size = sum(map(len, values))
+            yield rows
+    if keys:
+        yield list(zip(*positions(keys), values, strict=True))
 
 
 def _put(db: sqlite3.Connection, bucket: str, items: Iterator[tuple[bytes, bytes]]) -> None:

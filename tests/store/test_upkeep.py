@@ -9,9 +9,12 @@ from pathlib import Path
 import msgpack
 import pytest
 
+from kvorum.flags import UsageError, parse
+from kvorum.member import make_config
 from raft.transport import PeerCallError
 from store.autocompact import HOUR_S, REVISION_CHECK_S, AutoCompactor, Mode, Retention
 from store.checkpoints import INTERVAL_S, LeaseCheckpoints
+from store.config import UpkeepOptions
 from store.corruption import HASH_KV, CorruptError, CorruptionCheck
 from store.errors import COMPACTED, FUTURE_REVISION, TIMEOUT, EtcdError
 from store.etcdpb import internal_pb2, rpc_pb2
@@ -330,3 +333,47 @@ async def test_the_answer_to_a_revision_this_member_does_not_have_is_a_refusal(t
     with pytest.raises(EtcdError) as caught:
         await trio.replicas[1].handler(msgpack.packb(10_000))
     assert caught.value == FUTURE_REVISION
+
+
+# -- flags ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ((), UpkeepOptions()),
+        (("--auto-compaction-retention", "2"), UpkeepOptions(Retention(Mode.PERIODIC, 7200))),
+        (("--auto-compaction-retention=90m",), UpkeepOptions(Retention(Mode.PERIODIC, 5400))),
+        (
+            ("--auto-compaction-mode", "revision", "--auto-compaction-retention", "1000"),
+            UpkeepOptions(Retention(Mode.REVISION, 1000)),
+        ),
+        (("--experimental-enable-lease-checkpoint",), UpkeepOptions(lease_checkpoints=True)),
+        (("--feature-gates", "LeaseCheckpoint=true"), UpkeepOptions(lease_checkpoints=True)),
+        (("--feature-gates", "InitialCorruptCheck=true"), UpkeepOptions(initial_corrupt_check=True)),
+        (("--experimental-initial-corrupt-check=true",), UpkeepOptions(initial_corrupt_check=True)),
+        (("--experimental-corrupt-check-time", "12h"), UpkeepOptions(corrupt_check_s=43200)),
+        (("--corrupt-check-time", "1m"), UpkeepOptions(corrupt_check_s=60)),
+    ],
+)
+def test_flags_of_etcd_have_their_meaning(flags: tuple[str, ...], expected: UpkeepOptions) -> None:
+    assert make_config(parse(flags, {})).upkeep == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (("--auto-compaction-mode", "daily"), "'daily' is not periodic or revision"),
+        (("--auto-compaction-retention", "soon"), "'soon' is not hours or a duration"),
+        (
+            ("--auto-compaction-mode=revision", "--auto-compaction-retention=1h"),
+            "'1h' is not a number of revisions",
+        ),
+        (("--auto-compaction-mode=revision", "--auto-compaction-retention=-5"), "is negative"),
+        (("--feature-gates", "Flying=true"), "known gates"),
+        (("--feature-gates", "LeaseCheckpoint=perhaps"), "known gates"),
+    ],
+)
+def test_flags_that_make_no_sense_are_refused(flags: tuple[str, ...], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        make_config(parse(flags, {}))

@@ -78,6 +78,8 @@ def mutate(rng: random.Random, frames: list[bytes]) -> list[bytes]:
     for _ in range(rng.randrange(0, 5)):
         at = rng.randrange(len(frames))
         victim = bytearray(frames[at])
+        if len(victim) < 9:
+            continue
         choice = rng.randrange(8)
         if choice == 0:
             victim[rng.randrange(len(victim))] = rng.randrange(256)

@@ -169,9 +169,14 @@ class Server:
         task.add_done_callback(self._tasks.discard)
 
     def statistics(self) -> dict[str, int]:
-        """Connections and running gRPC calls, now."""
+        """Connections, running gRPC calls, and bytes of answers that peers have not made room for, now."""
         calls = sum(len(_calls(connection)) for connection in self._connections)
-        return {"connections": len(self._connections), "calls": calls}
+        unsent = sum(
+            connection.h2.queued_body_size()
+            for connection in self._connections
+            if isinstance(connection, Http2Connection)
+        )
+        return {"connections": len(self._connections), "calls": calls, "unsent_bytes": unsent}
 
 
 def _calls(connection: _Connection) -> Sequence[Call]:

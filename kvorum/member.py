@@ -51,11 +51,20 @@ async def _serve(config: MemberConfig, stop: asyncio.Event) -> int:
     except FatalError as error:
         raise UserError(f"this member stops: {error}") from None
     except BaseExceptionGroup as group:
-        fatal, rest = group.split(FatalError)
-        if fatal is None or rest is not None:
+        fatal = _first_fatal(group)
+        if fatal is None:
             raise
-        raise UserError(f"this member stops: {fatal.exceptions[0]}") from None
+        raise UserError(f"this member stops: {fatal}") from None
     return 0
+
+
+def _first_fatal(error: BaseException) -> FatalError | None:
+    """Why everything ended: the first FatalError in a group, however deep. What fell with it is no news."""
+    if isinstance(error, FatalError):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        return next(filter(None, map(_first_fatal, error.exceptions)), None)
+    return None
 
 
 def make_config(parsed: Parsed) -> MemberConfig:

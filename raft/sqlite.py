@@ -18,6 +18,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+_OF_THE_DISK = ("disk is full", "disk i/o error", "unable to open database file", "readonly database", "locked")
+
+
+def is_disk_trouble(error: BaseException) -> bool:
+    """Whether SQLite says that the disk does not let it work, and not that the file is wrong."""
+    return isinstance(error, sqlite3.OperationalError) and any(text in str(error).lower() for text in _OF_THE_DISK)
+
+
 class Database(aiosqlite.Connection):
     """An aiosqlite connection that can run a function over the raw connection, in its thread."""
 

@@ -33,6 +33,8 @@ _REPLACE_MEMBER: Final = (
     "its peers hold the data"
 )
 
+_MEND_DISK: Final = "nothing is wrong with it: free space or mend the disk, then start this member again"
+
 _SCHEMA: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE hard_state (id INTEGER PRIMARY KEY CHECK (id = 1), term INTEGER, vote BLOB, commit_index INTEGER);
@@ -84,6 +86,8 @@ class SqliteLog:
         except (sqlite3.DatabaseError, ValueError) as error:
             if database is not None:
                 await database.close()
+            if sqlite.is_disk_trouble(error):
+                raise LogError(path, f"the raft log cannot be opened now ({error})", _MEND_DISK) from error
             raise LogError(path, f"not a usable raft log ({error})", _REPLACE_MEMBER) from error
         if identity is not None and found != identity:
             await database.close()

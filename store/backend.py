@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from raft import sqlite
+from raft.errors import FatalError
 
 T = TypeVar("T")
 
@@ -35,6 +36,16 @@ FETCH_CHUNK: Final = 500
 BucketKey = tuple[str, bytes]
 Row = tuple[int, int, bytes]
 """position, is tombstone, encoded KeyValue"""
+
+
+class StateDiskError(FatalError):
+    """The disk under the state database does not let it work: the member must end, its data is whole."""
+
+    def __init__(self, path: Path, cause: BaseException) -> None:
+        super().__init__(
+            f"{path}: the state database cannot be used now ({cause}); nothing is wrong with it: free space or "
+            "mend the disk, then start this member again"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +90,7 @@ class Backend:
         self._writer = await sqlite.start(lambda: connect(self.path))
         try:
             self._reader = await sqlite.start(lambda: connect(self.path, create=False))
-            self.sizes = await _run(self._writer, _sizes)
+            self.sizes = await _run(self.path, self._writer, _sizes)
         except BaseException:
             await self.close()
             raise
@@ -109,19 +120,19 @@ class Backend:
     async def write(self, job: Callable[[sqlite3.Connection], T]) -> T:
         """Run ``job`` on the writing connection's thread."""
         await self._in_place.wait()
-        return await _run(self._writer, job)
+        return await _run(self.path, self._writer, job)
 
     async def read(self, job: Callable[[sqlite3.Connection], T]) -> T:
         """Run ``job`` on the reading connection's thread."""
         await self._in_place.wait()
-        return await _run(self._reader, job)
+        return await _run(self.path, self._reader, job)
 
     async def scan(self, job: Callable[[sqlite3.Connection], T]) -> T:
         """Run a ``job`` that takes long on a connection of its own, so that other readers do not wait for it."""
         await self._in_place.wait()
         scanner = await sqlite.start(lambda: connect(self.path, create=False))
         try:
-            return await _run(scanner, job)
+            return await _run(self.path, scanner, job)
         finally:
             await scanner.close()
 
@@ -206,10 +217,15 @@ class Backend:
         await self.scan(job)
 
 
-async def _run(db: sqlite.Database | None, job: Callable[[sqlite3.Connection], T]) -> T:
+async def _run(path: Path, db: sqlite.Database | None, job: Callable[[sqlite3.Connection], T]) -> T:
     if db is None:
         raise ValueError("the state database is closed")
-    return await db.run(job)
+    try:
+        return await db.run(job)
+    except sqlite3.OperationalError as error:
+        if sqlite.is_disk_trouble(error):
+            raise StateDiskError(path, error) from error
+        raise
 
 
 def _move(new: Path, old: Path) -> None:

@@ -22,10 +22,12 @@ import msgpack
 from raft.core.confchange import encode as encode_conf_change
 from raft.core.types import ConfState, Entry, Snapshot
 from raft.log import Identity, LogWrite
+from raft.sqlite import is_disk_trouble
 from raft.sqlite_log import SqliteLog
 from raft.transport import describe
 from raft.waiters import ID_BYTES
 from store.application import CONF_STATE_KEY, membership_of
+from store.backend import StateDiskError
 from store.cluster import (
     MEMBERS,
     ChangeKind,
@@ -42,6 +44,7 @@ from store.config import ConfigError, MemberConfig, dial_address
 from store.listener.tls import client_context
 from store.machine import META, Machine
 from store.replica import MemberInfo
+from store.state import read_applied
 
 DESCRIBE_TIMEOUT_S: Final = 1.0
 PEERS_FILE: Final = "peers.json"
@@ -104,11 +107,33 @@ async def open_member(config: MemberConfig) -> Opened:
         return opened
     if config.force_new_cluster:
         raise DataDirError(f"--force-new-cluster: {directory} holds no member to start from")
+    await asyncio.to_thread(_refuse_state_without_log, raft_db, state_db)
     _remove(state_db)
     known = await ask_peers(config)
     if config.joining:
         return await _join(config, known, raft_db, state_db)
     return await _create(config, known, raft_db, state_db)
+
+
+def _refuse_state_without_log(raft_db: Path, state_db: Path) -> None:
+    """A state that has applied more than its own beginning had a log, with votes and acknowledgements in it.
+
+    Starting over would break promises; only what an interrupted first start left may be replaced.
+    """
+    if not state_db.exists():
+        return
+    try:
+        applied, _ = read_applied(state_db)
+    except sqlite3.Error as error:
+        if is_disk_trouble(error):
+            raise StateDiskError(state_db, error) from error
+        if "no such table" not in str(error):
+            raise DataDirError(
+                f"{state_db}: not a state database ({error}), and {raft_db} is missing; {_REPLACE}"
+            ) from None
+        applied = 0
+    if applied > FIRST_INDEX:
+        raise DataDirError(f"{raft_db}: the raft log is missing beside a state database; {_REPLACE}")
 
 
 async def _reopen(config: MemberConfig, raft_db: Path, state_db: Path) -> Opened:
@@ -133,6 +158,8 @@ async def _open_state(state_db: Path) -> Machine:
     try:
         return await Machine.open(state_db)
     except (sqlite3.Error, ValueError, KeyError) as error:
+        if is_disk_trouble(error):
+            raise StateDiskError(state_db, error) from error
         raise DataDirError(f"{state_db}: the state database is damaged ({error}); {_REPLACE}") from error
 
 
@@ -196,8 +223,8 @@ def _refuse_second_bootstrap(config: MemberConfig, identity: Identity, known: Se
         for member in description.members:
             if member.id == identity.member_id and member.client_urls:
                 raise DataDirError(
-                    f"member {config.name!r} ({identity.member_id:x}) has run before, but {config.data_dir} is "
-                    "empty: remove it from the cluster, add it again, and start it with "
+                    f"member {config.name!r} ({identity.member_id:x}) has run before, but {config.data_dir} has "
+                    "no raft log: remove it from the cluster, add it again, and start it with "
                     "--initial-cluster-state existing"
                 )
 

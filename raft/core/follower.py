@@ -27,6 +27,11 @@ class Follower(Elections):
         self.hear_leader(message)
         log, prev = self.log, message.index
         if prev < log.committed:
+            if prev + 1 >= log.first_index and not log.matches(message.log_term, prev):
+                raise MalformedMessage(
+                    f"the leader of term {message.term} has another entry {prev} than was committed here: members "
+                    "lost what they had acknowledged, or the message is forged"
+                )
             self._acknowledge(message.from_, log.committed)
             return
         before = log.committed

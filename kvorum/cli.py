@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from kvorum.layout import UserError
+from kvorum.layout import UsageError, UserError
 
 DEFAULT_DATA_DIR: Final = ".kvorum"
 
@@ -33,9 +34,37 @@ class _Noted(argparse.Action):
 
 
 def _port(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= 65535:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port (1 to 65535)")
     return int(text)
+
+
+def _base_port_of_three(text: str) -> int:
+    if _port(text) > 65535 - 6:
+        raise argparse.ArgumentTypeError(f"{text} is too high: three members and an API server use seven ports")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not math.isfinite(value) or value <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+    return value
 
 
 def _member_count(text: str) -> int:
@@ -134,9 +163,9 @@ def _add_benchmarks(benchmarks: Any) -> None:
         _in_loop(_bench_raft),
     )
     raft.add_argument("--nodes", type=int, nargs="+", choices=(1, 3, 5, 7), default=[3, 1], help="cluster sizes")
-    raft.add_argument("--seconds", type=float, default=5.0, help="how long to measure each")
-    raft.add_argument("--in-flight", type=int, default=64, help="proposals under way at a time")
-    raft.add_argument("--value-bytes", type=int, default=256, help="size of a proposal")
+    raft.add_argument("--seconds", type=_seconds, default=5.0, help="how long to measure each")
+    raft.add_argument("--in-flight", type=_count, default=64, help="proposals under way at a time")
+    raft.add_argument("--value-bytes", type=_size, default=256, help="size of a proposal")
     failover = _add(
         benchmarks,
         "failover",
@@ -144,9 +173,13 @@ def _add_benchmarks(benchmarks: Any) -> None:
         "kvorum bench failover --rounds 20",
         _in_loop(_bench_failover),
     )
-    failover.add_argument("--rounds", type=int, default=20, help="leaders to kill")
+    failover.add_argument("--rounds", type=_count, default=20, help="leaders to kill")
     failover.add_argument(
-        "--base-port", type=_port, default=29379, metavar="PORT", help="client port of the first member"
+        "--base-port",
+        type=_base_port_of_three,
+        default=29379,
+        metavar="PORT",
+        help="client port of the first member",
     )
     rpc = _add(
         benchmarks,
@@ -155,9 +188,9 @@ def _add_benchmarks(benchmarks: Any) -> None:
         "kvorum bench rpc --seconds 5",
         _in_loop(_bench_rpc),
     )
-    rpc.add_argument("--seconds", type=float, default=5.0, help="how long to measure each")
+    rpc.add_argument("--seconds", type=_seconds, default=5.0, help="how long to measure each")
     rpc.add_argument(
-        "--in-flight", type=int, default=64, help="calls, or messages of a stream, under way at a time"
+        "--in-flight", type=_count, default=64, help="calls, or messages of a stream, under way at a time"
     )
 
 
@@ -277,9 +310,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             args = build_parser(command).parse_args(arguments)
         run: Command = args.run
-        return run(args)
+        code = run(args)
+        sys.stdout.flush()
+        return code
     except UserError as error:
         print(f"kvorum: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    except BrokenPipeError:
+        from kvorum.loop import drop_output
+
+        drop_output()
+        return 1
+    except OSError as error:
+        if error.filename is None:
+            raise  # no file of the user's: a defect, whose traceback is wanted
+        name = error.filename if isinstance(error.filename, str) else repr(error.filename)
+        print(f"kvorum: {name}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

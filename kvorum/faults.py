@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import signal
 from argparse import Namespace
-from pathlib import Path
 from typing import Final
 
-from kvorum.layout import Member, UserError, load
+from kvorum.layout import Member, UserError, directory_of, load
 from kvorum.processes import STOP_TIMEOUT_S, send_signal, start_member, wait_gone
 
 START_TIMEOUT_S: Final = 15.0
 
 
 def _find(args: Namespace) -> Member:
-    return load(Path(args.data_dir).resolve()).member(args.name)
+    return load(directory_of(args.data_dir)).member(args.name)
 
 
 async def stop_member(args: Namespace, stop: asyncio.Event) -> int:
@@ -52,9 +51,9 @@ async def resume_member(args: Namespace, stop: asyncio.Event) -> int:
 
 
 async def start(args: Namespace, stop: asyncio.Event) -> int:
-    cluster = load(Path(args.data_dir).resolve())
+    cluster = load(directory_of(args.data_dir))
     member = cluster.member(args.name)
-    cluster, child = await start_member(cluster, member)
+    _, child = await start_member(cluster, member)
     try:
         async with asyncio.timeout(START_TIMEOUT_S):
             await child.ready()

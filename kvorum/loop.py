@@ -17,6 +17,8 @@ try:
 except ImportError:  # not built for every platform; the standard loop is slower, nothing else
     _LOOP_FACTORY = None
 
+log = logging.getLogger(__name__)
+
 READY_FD_VARIABLE: Final = "KVORUM_READY_FD"
 """Names a file descriptor on which a child process says one line when it serves, for the launcher to await."""
 
@@ -36,11 +38,25 @@ def run(main: Callable[[asyncio.Event], Awaitable[int]]) -> int:
 
 
 def say_ready(line: str = "ready") -> None:
-    """Tell the launcher that this process serves, if a launcher waits."""
-    descriptor = os.environ.pop(READY_FD_VARIABLE, "")
-    if descriptor.isdigit():
-        os.write(int(descriptor), f"{line}\n".encode())
-        os.close(int(descriptor))
+    """Tell the launcher that this process serves, if a launcher waits. One that has gone is no reason to end."""
+    text = os.environ.pop(READY_FD_VARIABLE, "")
+    if not text.isdecimal():
+        return
+    try:
+        descriptor = int(text)
+        try:
+            os.write(descriptor, f"{line}\n".encode())
+        finally:
+            os.close(descriptor)
+    except (OSError, OverflowError) as error:
+        log.info("the launcher does not listen any more: %s", error)
+
+
+def drop_output() -> None:
+    """The reader of standard output has gone: what is still to be written goes nowhere, without an error."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def configure_logging(level: str = "info") -> None:

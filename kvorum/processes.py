@@ -15,7 +15,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from kvorum.certificates import Certificates
-from kvorum.layout import Cluster, Member, Process, UserError, start_time
+from kvorum.layout import FILE_NAME, Cluster, Member, Process, UserError, load, locked, start_time
 from kvorum.loop import READY_FD_VARIABLE
 
 STOP_TIMEOUT_S: Final = 5.0
@@ -125,7 +125,16 @@ def last_words(log_file: Path) -> str:
 
 
 async def start_member(cluster: Cluster, member: Member) -> tuple[Cluster, Child]:
-    """Start a member's process and note it in cluster.json."""
+    """Start a member's process and note it in cluster.json, whatever others note there at the same time."""
+    async with locked(cluster.directory):
+        if (cluster.directory / FILE_NAME).exists():
+            cluster = load(cluster.directory)
+            member = cluster.member(member.name)
+        return spawn_member(cluster, member)
+
+
+def spawn_member(cluster: Cluster, member: Member) -> tuple[Cluster, Child]:
+    """The same for who has the lock, and in ``cluster`` the state of now."""
     if member.process.alive():
         raise UserError(f"{member.name} is running already (pid {member.process.pid})")
     child = Child(member.name, member_command(cluster, member), cluster.log_file(member.name))

@@ -7,10 +7,9 @@ import json
 import os
 from argparse import Namespace
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Final
 
-from kvorum.layout import Member, load
+from kvorum.layout import Member, Process, directory_of, load
 from kvorum.processes import trust
 from store.client import ClientError, EtcdClient
 
@@ -19,7 +18,7 @@ TIMEOUT_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """One row. Where a member does not answer, only ``name``, ``url``, ``state`` and ``pid`` mean something."""
+    """One row. Unless ``state`` is "running", only ``name``, ``url``, ``pid`` and ``error`` mean something."""
 
     name: str
     url: str
@@ -31,6 +30,7 @@ class MemberStatus:
     applied_index: int = 0
     db_size: int = 0
     alarms: tuple[str, ...] = ()
+    error: str = ""
 
 
 async def ask(member: Member) -> MemberStatus:
@@ -38,11 +38,13 @@ async def ask(member: Member) -> MemberStatus:
     base = (member.name, member.client_url, member.process.pid if alive else 0)
     if not alive:
         return MemberStatus(*base, state="stopped")
+    if member.process.paused():
+        return MemberStatus(*base, state="paused")
     client = EtcdClient([member.client_url])
     try:
         answer = await client.status(timeout_s=TIMEOUT_S)
     except ClientError as error:
-        return MemberStatus(*base, state=f"no answer ({error.text})")
+        return MemberStatus(*base, state="no answer", error=error.text)
     finally:
         await client.aclose()
     role = "learner" if answer.isLearner else "follower"
@@ -62,11 +64,17 @@ async def ask(member: Member) -> MemberStatus:
     )
 
 
+def _state(process: Process) -> str:
+    if process.paused():
+        return "paused"
+    return "running" if process.alive() else "stopped"
+
+
 async def status(args: Namespace, stop: asyncio.Event) -> int:
-    cluster = load(Path(args.data_dir).resolve())
+    cluster = load(directory_of(args.data_dir))
     os.environ.update(trust(cluster))
     rows = await asyncio.gather(*(ask(member) for member in cluster.members))
-    api = "running" if cluster.api.process.alive() else "stopped"
+    api = _state(cluster.api.process)
     if args.json:
         document = {"members": [asdict(row) for row in rows], "api": {"url": cluster.api.url, "state": api}}
         print(json.dumps(document, indent=2))

@@ -17,23 +17,49 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from kvorum.certificates import Certificates, make_certificates
-from kvorum.layout import FILE_NAME, Api, Cluster, Member, UserError, load
-from kvorum.processes import Child, api_command, start_member, stop_all, trust
+from kvorum.layout import (
+    FILE_NAME,
+    LOCK_NAME,
+    Api,
+    Cluster,
+    Member,
+    UsageError,
+    UserError,
+    directory_of,
+    load,
+    locked,
+)
+from kvorum.loop import drop_output
+from kvorum.processes import Child, api_command, spawn_member, stop_all, trust
 
 READY_TIMEOUT_S: Final = 30.0
+PORT_MAX: Final = 65535
 WATCH_CHILDREN_S: Final = 0.5
 
 
 def plan(args: Namespace) -> Cluster:
     """The cluster that ``up`` was asked for: the one in the data directory, or a new one."""
-    directory = Path(args.data_dir).resolve()
+    directory = directory_of(args.data_dir)
     if (directory / FILE_NAME).exists() and not args.fresh:
-        return _existing(args, directory)
+        return _with_own_ports(_existing(args, directory))
+    cluster = _with_own_ports(_new(args, directory))  # before anything is cleared for it
     if directory.exists():
+        if not directory.is_dir():
+            raise UserError(f"{directory} is not a folder: choose another --data-dir")
         if args.fresh:
             _clear(directory)
-        elif any(directory.iterdir()):
+        elif _content(directory):
             raise UserError(f"{directory} is not empty and holds no {FILE_NAME}: choose another --data-dir")
+    return cluster
+
+
+def _new(args: Namespace, directory: Path) -> Cluster:
+    last = args.base_port + 2 * args.members - 1
+    if last > PORT_MAX:
+        raise UsageError(
+            f"--base-port {args.base_port} is too high: {args.members} members use two ports each, up to {last}, "
+            f"and the highest port is {PORT_MAX}"
+        )
     scheme = "https" if args.tls else "http"
     members = tuple(
         Member(
@@ -46,6 +72,15 @@ def plan(args: Namespace) -> Cluster:
     )
     api = Api(f"http://127.0.0.1:{args.api_port}")
     return Cluster(directory, members, api, token=f"kvorum-{secrets.token_hex(4)}")
+
+
+def _with_own_ports(cluster: Cluster) -> Cluster:
+    """The cluster, whose API server has a port that no member has. Raises UsageError."""
+    port = urlsplit(cluster.api.url).port
+    for member in cluster.members:
+        if port in (urlsplit(member.client_url).port, urlsplit(member.peer_url).port):
+            raise UsageError(f"port {port} is for {member.name}: choose another --api-port or --base-port")
+    return cluster
 
 
 def _existing(args: Namespace, directory: Path) -> Cluster:
@@ -76,6 +111,11 @@ def _existing(args: Namespace, directory: Path) -> Cluster:
     return cluster
 
 
+def _content(directory: Path) -> list[Path]:
+    """What lies in a data directory, apart from the lock, which stays for those who wait for it."""
+    return [item for item in directory.iterdir() if item.name != LOCK_NAME]
+
+
 def _clear(directory: Path) -> None:
     """Empty a data directory of ours, and nothing that might be someone's home."""
     if (directory / FILE_NAME).exists():
@@ -85,12 +125,12 @@ def _clear(directory: Path) -> None:
             running = []  # damaged: --fresh is the way out that its message names
         if running:
             raise UserError(f"the cluster in {directory} is running: stop it with 'kvorum down' first")
-    elif any(directory.iterdir()):
+    elif _content(directory):
         raise UserError(
             f"{directory} holds no {FILE_NAME}, so --fresh does not touch it: choose another --data-dir"
         )
-    for item in directory.iterdir():
-        shutil.rmtree(item) if item.is_dir() else item.unlink()
+    for item in _content(directory):
+        shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
 
 
 def check_ports(cluster: Cluster) -> None:
@@ -126,18 +166,11 @@ def write_kubeconfig(cluster: Cluster) -> None:
 async def start(cluster: Cluster) -> tuple[Cluster, list[Child]]:
     """Start every process and wait until the API server has answered a linearizable read."""
     cluster.directory.mkdir(parents=True, exist_ok=True)
-    if cluster.is_secured:
-        make_certificates(cluster.tls)
-    write_kubeconfig(cluster)
     children: list[Child] = []
     try:
-        for member in cluster.members:
-            cluster, child = await start_member(cluster, member)
-            children.append(child)
-        api = Child("the API server", api_command(cluster), cluster.log_file("apiserver"), trust(cluster))
-        children.append(api)
-        cluster = replace(cluster, api=replace(cluster.api, process=api.process))
-        cluster.save()
+        async with locked(cluster.directory):
+            _check_nobody_was_faster(cluster)
+            cluster = _spawn_all(cluster, children)
         await _all_ready(cluster, children)
     except BaseException:
         await stop_all([child.process for child in children])
@@ -145,6 +178,27 @@ async def start(cluster: Cluster) -> tuple[Cluster, list[Child]]:
             child.reap()
         raise
     return cluster, children
+
+
+def _check_nobody_was_faster(cluster: Cluster) -> None:
+    """Another ``up`` may have come between the plan and the lock."""
+    if (cluster.directory / FILE_NAME).exists() and load(cluster.directory).running():
+        raise UserError(f"the cluster in {cluster.directory} is running already: another command started it")
+
+
+def _spawn_all(cluster: Cluster, children: list[Child]) -> Cluster:
+    """Start every process; ``children`` gets each as soon as it runs."""
+    if cluster.is_secured:
+        make_certificates(cluster.tls)
+    write_kubeconfig(cluster)
+    for member in cluster.members:
+        cluster, child = spawn_member(cluster, member)
+        children.append(child)
+    api = Child("the API server", api_command(cluster), cluster.log_file("apiserver"), trust(cluster))
+    children.append(api)
+    cluster = replace(cluster, api=replace(cluster.api, process=api.process))
+    cluster.save()
+    return cluster
 
 
 async def _all_ready(cluster: Cluster, children: list[Child]) -> None:
@@ -170,7 +224,15 @@ def announce(cluster: Cluster, seconds: float) -> None:
         *_tls_lines(cluster),
         f"export KUBECONFIG={cluster.kubeconfig}",
     ]
-    print("\n".join(lines), flush=True)
+    _say("\n".join(lines))
+
+
+def _say(text: str) -> None:
+    """Print; a reader that has gone, as ``head`` does, must not end the cluster."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        drop_output()
 
 
 def _tls_lines(cluster: Cluster) -> list[str]:
@@ -192,14 +254,14 @@ async def up(args: Namespace, stop: asyncio.Event) -> int:
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
         starting.cancel()
-        await asyncio.wait((starting,))
-        return 1
+        await asyncio.gather(starting, return_exceptions=True)
+        raise UserError("stopped before it was ready")
     stopping.cancel()
     cluster, children = starting.result()
     announce(cluster, time.monotonic() - began)
     if args.detach:
         return 0
-    print("\nCtrl-C stops everything", flush=True)
+    _say("\nCtrl-C stops everything")
     await _until_stopped(stop, children, cluster)
     return 0
 
@@ -232,7 +294,7 @@ def _reload(cluster: Cluster) -> Cluster:
 
 
 async def down(args: Namespace, stop: asyncio.Event) -> int:
-    cluster = load(Path(args.data_dir).resolve())
+    cluster = load(directory_of(args.data_dir))
     running = cluster.running()
     if not running:
         print(f"nothing runs in {cluster.directory}")

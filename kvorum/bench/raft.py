@@ -156,7 +156,7 @@ async def _drive(wire: InProcess, seconds: float, in_flight: int, value_bytes: i
 
         async def client() -> None:
             nonlocal done
-            while time.perf_counter() - began < seconds:
+            while not done or time.perf_counter() - began < seconds:
                 await leader.propose(payload)
                 done += 1
 

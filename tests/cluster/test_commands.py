@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from kvorum import cli, flags
+from kvorum import cli, flags, layout, loop, processes, status, up
+from kvorum.layout import UserError, load
 from tests.cluster.harness import Finished, LocalCluster, kvorum, wait_until
 from tests.ports import free_base
 
@@ -54,6 +56,17 @@ def test_the_parser_knows_the_commands_of_the_contract(capsys: pytest.CaptureFix
         (["up", "--member", "3"], "--member"),
         (["up", "--members", "2"], "1, 3, 5 or 7"),
         (["up", "--base-port", "70000"], "not a port"),
+        (["up", "--base-port", "65535"], "--base-port 65535 is too high: 3 members use two ports each"),
+        (["up", "--members", "7", "--base-port", "65523"], "up to 65536"),
+        (["up", "--base-port", "8000"], "port 8001 is for m1"),
+        (["bench", "failover", "--base-port", "65530"], "65530 is too high"),
+        (["bench", "failover", "--rounds", "0"], "'0' is not a positive number"),
+        (["bench", "raft", "--seconds", "-1"], "'-1' is not a positive number of seconds"),
+        (["bench", "raft", "--seconds", "nan"], "'nan' is not a positive number of seconds"),
+        (["bench", "raft", "--in-flight", "0"], "'0' is not a positive number"),
+        (["bench", "raft", "--value-bytes", "-1"], "'-1' is not a number of bytes"),
+        (["bench", "rpc", "--seconds", "inf"], "'inf' is not a positive number of seconds"),
+        (["bench", "rpc", "--in-flight", "-3"], "'-3' is not a positive number"),
         (["fly"], "fly"),
         (["member", "--no-such-flag", "1"], "unknown flag --no-such-flag"),
         (["member", "--election-timeout", "soon"], "--election-timeout: 'soon' is not a whole number"),
@@ -130,6 +143,137 @@ def test_a_damaged_cluster_file_is_one_clear_error_and_is_left_alone(tmp_path: P
         assert "cluster.json is damaged" in line
         assert "--fresh" in line
     assert path.read_text() == content
+
+
+def cluster_file(**changes: object) -> str:
+    """A cluster.json of one member, with some of the member's fields changed."""
+    member: dict[str, object] = {
+        "name": "m1", "client_url": "http://127.0.0.1:2379", "peer_url": "http://127.0.0.1:2380",
+        "data_dir": "/nowhere", "pid": 0, "started": 0,
+    }  # fmt: skip
+    api = {"url": "http://127.0.0.1:8001", "pid": 0, "started": 0}
+    return json.dumps({"format": 1, "token": "t", "members": [member | changes], "api": api})
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (cluster_file(pid=99999999999999999999), "pid of members[0] is not the number of a process"),
+        (cluster_file(pid=-1), "pid of members[0] is not the number of a process"),
+        (cluster_file(pid=True), "pid of members[0] is not the number of a process"),
+        (cluster_file(started="then"), "started of members[0] is not a time"),
+        (cluster_file(client_url="foo"), "client_url of members[0] is 'foo', not http://HOST:PORT"),
+        (cluster_file(client_url="http://127.0.0.1:abc"), "is 'http://127.0.0.1:abc', not http://HOST:PORT"),
+        (cluster_file(peer_url="http://127.0.0.1:99999"), "peer_url of members[0]"),
+        (cluster_file(name=7), "name of members[0] is not a text"),
+        ("[]", "the document is not an object"),
+        ('{"format":1}', "the document has no 'members'"),
+        ('{"format":1,"members":{"m1":1}}', "members is not a list of objects"),
+        ('{"format":1,"members":[1]}', "members is not a list of objects"),
+        ("[" * 100_000, "it is nested too deeply"),
+        ("{", "it is not JSON"),
+    ],
+)
+def test_what_is_wrong_with_a_cluster_file_is_said_in_its_own_terms(
+    tmp_path: Path, content: str, reason: str
+) -> None:
+    (tmp_path / "cluster.json").write_text(content)
+    with pytest.raises(UserError) as caught:
+        load(tmp_path)
+    assert "cluster.json is damaged (" in str(caught.value)
+    assert reason in str(caught.value)
+
+
+def test_an_intact_cluster_file_is_not_called_damaged(tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text(cluster_file())
+    assert load(tmp_path).member("m1").client_url == "http://127.0.0.1:2379"
+
+
+@pytest.mark.parametrize(
+    ("directory", "problem"),
+    [
+        ("FILE", "is not a folder"),
+        ("FILE/below", "FILE"),
+        ("/proc/kvorum-test", "/proc/kvorum-test"),
+        ("LOOP", "LOOP"),
+    ],
+)
+def test_a_data_directory_that_cannot_be_is_one_line_that_names_it(
+    tmp_path: Path, directory: str, problem: str
+) -> None:
+    (tmp_path / "FILE").write_text("text")
+    (tmp_path / "LOOP").symlink_to(tmp_path / "LOOP")
+    base = free_base(7)
+    line = one_line(
+        kvorum(
+            "up", "--data-dir", str(tmp_path / directory), "--base-port", str(base), "--api-port", str(base + 6),
+            "--detach",
+        ),
+        1,
+    )  # fmt: skip
+    assert problem in line
+    assert (tmp_path / "FILE").read_text() == "text"
+    for command in (["status"], ["down"], ["kill-member", "m1"]):
+        one_line(kvorum(*command, "--data-dir", str(tmp_path / directory)), 1)
+
+
+def test_a_launcher_that_has_gone_does_not_end_the_member(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    monkeypatch.setenv(loop.READY_FD_VARIABLE, str(write))
+    with caplog.at_level("INFO"):
+        loop.say_ready()
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(write)
+    for nonsense in (str(write), "9" * 30):  # closed already; no descriptor at all
+        monkeypatch.setenv(loop.READY_FD_VARIABLE, nonsense)
+        loop.say_ready()
+
+
+async def test_two_commands_that_start_members_at_once_lose_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = up.plan(cli.build_parser("up").parse_args(["up", "--data-dir", str(tmp_path / "c")]))
+    cluster.directory.mkdir()
+    cluster.save()
+    monkeypatch.setattr(
+        processes, "member_command", lambda *_: [sys.executable, "-c", "import time; time.sleep(60)"]
+    )
+    # Each caller has read the file before the others have written theirs.
+    started = await asyncio.gather(*(processes.start_member(cluster, member) for member in cluster.members))
+    try:
+        noted = {member.process.pid for member in load(cluster.directory).members}
+        assert noted == {child.process.pid for _, child in started}
+        with pytest.raises(UserError, match="m1 is running already"):  # whatever the caller believes
+            await processes.start_member(cluster, cluster.members[0])
+    finally:
+        await processes.stop_all([child.process for _, child in started])
+        for _, child in started:
+            child.reap()
+            os.close(child._read)
+
+
+async def test_the_lock_of_a_cluster_is_waited_for_and_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    async def second() -> None:
+        async with layout.locked(tmp_path):
+            order.append("second")
+
+    async with layout.locked(tmp_path):
+        waiting = asyncio.ensure_future(second())
+        await asyncio.sleep(0)
+        order.append("first")
+        monkeypatch.setattr(layout, "LOCK_TIMEOUT_S", 0.0)
+        with pytest.raises(UserError, match="another kvorum command is changing the cluster"):
+            await second()
+    await waiting
+    assert order == ["first", "second"]
 
 
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
@@ -237,6 +381,40 @@ def test_a_member_stops_within_two_seconds_of_sigterm(own_cluster: LocalCluster)
         assert time.monotonic() - began < 2.0 + 0.5  # the command itself starts in half a second
 
 
+def test_sigterm_before_a_cluster_is_ready_is_said_and_leaves_no_process(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path / "c")
+    command = [
+        sys.executable, "-m", "kvorum", "up", "--data-dir", str(cluster.directory),
+        "--base-port", str(cluster.base_port), "--api-port", str(cluster.api_port),
+    ]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
+        wait_until((cluster.directory / "m1.log").exists, 20, "the first member's log")
+        launcher.terminate()
+        out, err = launcher.communicate(timeout=20)
+    assert (launcher.returncode, out, err) == (1, "", "kvorum: stopped before it was ready\n")
+    assert cluster.layout.running() == []
+
+
+def test_a_reader_that_leaves_does_not_end_a_cluster(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path / "c", members=1)
+    read, write = os.pipe()
+    os.close(read)
+    command = [
+        sys.executable, "-m", "kvorum", "up", "--data-dir", str(cluster.directory), "--members", "1", "--detach",
+        "--base-port", str(cluster.base_port), "--api-port", str(cluster.api_port),
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=40)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert len(cluster.layout.running()) == 2
+        command[3:] = ["status", "--data-dir", str(cluster.directory)]
+        done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=40)
+        assert (done.returncode, done.stderr) == (1, "")
+    finally:
+        os.close(write)
+        assert cluster.down().code == 0
+
+
 def test_a_second_up_on_a_running_cluster_is_refused(shared_cluster: LocalCluster) -> None:
     assert "is running already" in one_line(shared_cluster.up(), 1)
     assert "stop it with 'kvorum down'" in one_line(shared_cluster.up("--fresh"), 1)
@@ -260,9 +438,27 @@ def test_status_shows_every_member(shared_cluster: LocalCluster) -> None:
     assert document["api"]["state"] == "running"
 
 
+async def test_a_member_without_an_answer_is_told_in_two_words_and_in_full_as_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pid = os.getpid()  # a process that lives, and serves nothing on that port
+    (tmp_path / "cluster.json").write_text(cluster_file(pid=pid, client_url=f"http://127.0.0.1:{free_base(1)}"))
+    arguments = ["status", "--data-dir", str(tmp_path)]
+    parser = cli.build_parser("status")
+    assert await status.status(parser.parse_args(arguments), asyncio.Event()) == 0
+    table = capsys.readouterr().out
+    assert "no answer" in table
+    assert max(map(len, table.splitlines())) < 110
+    assert await status.status(parser.parse_args([*arguments, "--json"]), asyncio.Event()) == 0
+    row = json.loads(capsys.readouterr().out)["members"][0]
+    assert row["state"] == "no answer"
+    assert row["error"]
+
+
 def test_pause_and_resume(own_cluster: LocalCluster) -> None:
     leader = own_cluster.leader()
     own_cluster.command("pause-member", leader)
+    assert [row["name"] for row in own_cluster.status() if row["state"] == "paused"] == [leader]
     wait_until(
         lambda: any(row["role"] == "leader" and row["name"] != leader for row in own_cluster.status()),
         10,

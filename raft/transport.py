@@ -52,11 +52,13 @@ class PeerHandler(Protocol):
 
 
 class PeerCallError(RaftError):
-    """A call to another member failed; ``refused`` says the member answered and said no."""
+    """A call to another member failed. ``refused``: the member answered and said no. ``sent``: it may have been
+    carried out, and the answer is lost."""
 
-    def __init__(self, text: str, *, refused: bool) -> None:
+    def __init__(self, text: str, *, refused: bool, sent: bool = True) -> None:
         super().__init__(text)
         self.refused = refused
+        self.sent = sent
 
 
 class RemovedError(ConnectionRefusedError):
@@ -197,7 +199,7 @@ class _Peer:
     async def call(self, method: str, payload: bytes, timeout_s: float) -> bytes:
         connection = self._connection
         if connection is None:
-            raise PeerCallError(f"member {self.id:x} is not connected", refused=False)
+            raise PeerCallError(f"member {self.id:x} is not connected", refused=False, sent=False)
         self._call_number += 1
         number = self._call_number
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -531,7 +533,7 @@ class TcpTransport:
         """Ask another member. Raises PeerCallError."""
         found = self._peers.get(peer)
         if found is None:
-            raise PeerCallError(f"no address known for member {peer:x}", refused=False)
+            raise PeerCallError(f"no address known for member {peer:x}", refused=False, sent=False)
         return await found.call(method, payload, timeout_s)
 
     def handle(self, method: str, handler: CallHandler) -> None:

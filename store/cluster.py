@@ -161,6 +161,17 @@ class Membership:
             return LastVoter("the last voter cannot be removed")
         return None
 
+    def shows(self, change: MemberChange) -> bool:
+        """Whether ``change`` is in effect already."""
+        member = self.get(change.id)
+        if change.kind is ChangeKind.REMOVE:
+            return change.id in self.removed()
+        if member is None:
+            return False
+        if change.kind is ChangeKind.UPDATE:
+            return tuple(member.peer_urls) == change.peer_urls
+        return change.kind is ChangeKind.ADD or not member.is_learner
+
     def _url_taken(self, change: MemberChange) -> bool:
         taken = {url for member in self.members() if member.id != change.id for url in member.peer_urls}
         return not taken.isdisjoint(change.peer_urls)

@@ -158,7 +158,7 @@ class RaftReplica:
             if error.refused:
                 code, _, text = str(error).partition(" ")
                 raise EtcdError(Code(int(code)), text) from None
-            raise NO_LEADER.again() from error
+            raise (TIMEOUT_CONNECTION_LOST if error.sent else NO_LEADER).again() from error
 
 
 def etcd_error(error: RaftError) -> EtcdError:

@@ -45,6 +45,7 @@ from store.errors import (
     NOT_LEADER,
     PEER_URL_EXISTS,
     TIMEOUT,
+    TIMEOUT_CONNECTION_LOST,
     TIMEOUT_LEADER_TRANSFER,
     TOO_MANY_LEARNERS,
     UNHEALTHY,
@@ -118,7 +119,14 @@ class Reconfiguration:
 
     async def _change(self, change: MemberChange) -> list[MemberInfo]:
         timeout_s = self._driver.config.request_timeout_s
-        answer = await self._replica.call_leader(METHOD, change.encode(), timeout_s)
+        try:
+            answer = await self._replica.call_leader(METHOD, change.encode(), timeout_s)
+        except EtcdError as error:
+            # A leader that is removed may be gone before its answer is here; what it did is here all the same.
+            membership = self._application.membership
+            if error == TIMEOUT_CONNECTION_LOST and membership.shows(change):
+                return membership.members()
+            raise
         return [decode_member(member) for member in msgpack.unpackb(answer)]
 
     async def _serve(self, payload: bytes) -> bytes:

@@ -2,41 +2,47 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
+RUN    := $(VENV)/.installed
+DEV    := $(VENV)/.installed-dev
 ARGS   ?=
 
 .PHONY: up test lint format bench mutants proto clean
 
-up: $(STAMP)            ## start three members and an API server; Ctrl-C stops them
+up: $(RUN)              ## start three members and an API server; Ctrl-C stops them
 	@exec $(BIN)/kvorum up $(ARGS)
 
-test: $(STAMP)          ## the whole suite (under five minutes on two cores)
+test: $(RUN)            ## the whole suite (under five minutes on two cores)
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
-lint: $(STAMP)          ## ruff, mypy --strict, import rules, generated code
+lint: $(DEV)            ## ruff, mypy --strict, import rules, generated code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(STAMP)
+format: $(DEV)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-mutants: $(STAMP)       ## every deliberate fault must be found by a test (about five minutes)
+mutants: $(RUN)         ## every deliberate fault must be found by a test (about five minutes)
 	$(BIN)/python -m tests.mutants
 
-bench: $(STAMP)
+bench: $(RUN)
 	$(BIN)/kvorum bench $(ARGS)
 
-proto: $(STAMP)         ## regenerate the protobuf code from store/etcdpb/*.proto
+proto: $(DEV)           ## regenerate the protobuf code from store/etcdpb/*.proto
 	PATH="$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=. store/etcdpb/*.proto
 
-$(STAMP): pyproject.toml
+$(RUN): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -c 'import sys; sys.exit("kvorum needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; set PYTHON=") if sys.version_info < (3, 11) else 0'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,dev]'
-	@touch $(STAMP)
+	@echo "installing into $(VENV), once; this takes about a minute"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	@touch $@
+
+$(DEV): $(RUN)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,dev]'
+	@touch $@
 
 clean:
 	rm -rf $(VENV) .kvorum .mypy_cache .pytest_cache .ruff_cache build *.egg-info

@@ -20,6 +20,7 @@ from google.protobuf import descriptor_pool, json_format
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from store.api.gateway_json import check_document, documents
 from store.listener import HttpRequest, HttpResponse
 
 PREFIX: Final = "/v3/"
@@ -75,6 +76,8 @@ class _Method:
         self.response: type[Message] = GetMessageClass(descriptor.output_type)
 
     def parse(self, document: Any) -> Message:
+        """Raises ValueError or ParseError, with a text for the client."""
+        check_document(self.request.DESCRIPTOR, document)
         return json_format.ParseDict(document, self.request(), ignore_unknown_fields=True)
 
     def document(self, answer: Any) -> Any:
@@ -108,7 +111,7 @@ class Gateway:
         if request.method != "POST":
             return HttpResponse(405, b"Method Not Allowed\n", headers={"Allow": "POST"})
         try:
-            requests = [method.parse(document) for document in _documents(request.body)]
+            requests = [method.parse(document) for document in documents(request.body)]
         except (ValueError, json_format.ParseError) as error:
             return _error(3, str(error))
         context = GatewayContext(request)
@@ -186,20 +189,6 @@ async def _lines(
                 yield _line({"result": method.document(answer)})
         except grpc.aio.AbortError:
             yield _line({"error": _problem(context.code, context.details, stream=True)})
-
-
-def _documents(body: bytes) -> Iterator[Any]:
-    """The JSON objects in a body, one after the other."""
-    text, decoder, position = body.decode(), json.JSONDecoder(), 0
-    while True:
-        while position < len(text) and text[position].isspace():
-            position += 1
-        if position == len(text):
-            return
-        document, position = decoder.raw_decode(text, position)
-        if not isinstance(document, dict):
-            raise ValueError("the body is not a JSON object")
-        yield document
 
 
 def _line(document: Any) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 from aiohttp import web
 
@@ -14,6 +15,10 @@ from .errors import bad_request, cause, invalid
 from .resources import Kind
 
 _WATCH_TIMEOUT_S_MIN = 1800
+_WATCH_TIMEOUT_S_MAX = 10 * 365 * 86_400  # an event loop's timer has a limit; no connection lives as long
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_INT64_MAX = 2**63 - 1
+_DIGITS_MAX = 64
 
 
 def flag(request: web.Request, name: str) -> bool:
@@ -26,10 +31,11 @@ def _integer(request: web.Request, name: str) -> int:
     text = request.query.get(name, "")
     if not text:
         return 0
-    try:
-        return max(0, int(text))
-    except ValueError as exc:
-        raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from exc
+    if not _INTEGER.fullmatch(text):
+        raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
+    if len(text) > _DIGITS_MAX or int(text) > _INT64_MAX:
+        raise bad_request(f'strconv.ParseInt: parsing "{text}": value out of range')
+    return max(0, int(text))
 
 
 def predicate(request: web.Request, kind: Kind, name: str = "") -> Predicate:
@@ -73,7 +79,8 @@ def list_options(request: web.Request, kind: Kind, namespace: str) -> ListOption
 def watch_options(request: web.Request, kind: Kind, namespace: str, name: str) -> WatchOptions:
     """Raises InvalidSelector, ApiError 400."""
     initial = request.query.get("sendInitialEvents")
-    timeout_s = _integer(request, "timeoutSeconds")
+    asked_s = _integer(request, "timeoutSeconds")
+    timeout_s = float(asked_s or random.uniform(_WATCH_TIMEOUT_S_MIN, 2 * _WATCH_TIMEOUT_S_MIN))
     return WatchOptions(
         namespace or None,
         predicate(request, kind, name),
@@ -81,7 +88,7 @@ def watch_options(request: web.Request, kind: Kind, namespace: str, name: str) -
         request.query.get("resourceVersionMatch", ""),
         None if initial is None else flag(request, "sendInitialEvents"),
         flag(request, "allowWatchBookmarks"),
-        float(timeout_s or random.uniform(_WATCH_TIMEOUT_S_MIN, 2 * _WATCH_TIMEOUT_S_MIN)),
+        min(timeout_s, _WATCH_TIMEOUT_S_MAX),
     )
 
 

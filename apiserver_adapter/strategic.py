@@ -67,7 +67,14 @@ def strategic_merge(target: Object, patch: Any) -> Object:
     return _merge_map(target, patch, "")
 
 
+def _check_directives(patch: Object) -> None:
+    for key, value in patch.items():
+        if key.startswith((_DELETE_FROM, _ORDER, _RETAIN)) and not isinstance(value, list):
+            raise bad_request(f"the value of {key} must be a list")
+
+
 def _merge_map(target: Object, patch: Object, name: str) -> Object:
+    _check_directives(patch)
     directive = patch.get(_PATCH)
     plain = {key: value for key, value in patch.items() if not key.startswith("$")}
     if directive == "replace":
@@ -78,7 +85,7 @@ def _merge_map(target: Object, patch: Object, name: str) -> Object:
         raise bad_request(f"unrecognized value {directive!r} for {_PATCH}")
     result = dict(target)
     if _RETAIN in patch:
-        retained = set(patch[_RETAIN])
+        retained = patch[_RETAIN]
         result = {key: value for key, value in result.items() if key in retained}
     for key, value in patch.items():
         if key.startswith(_DELETE_FROM):
@@ -120,7 +127,10 @@ def _merge_list(target: list[Any], patch: list[Object], key: str, field: str) ->
     for item in patch:
         if key not in item:
             raise bad_request(f"map: {item} does not contain declared merge key: {key}")
-        position = next((i for i, old in enumerate(result) if old.get(key) == item[key]), None)
+        wanted = item[key]
+        position = next(
+            (i for i, old in enumerate(result) if isinstance(old, dict) and old.get(key) == wanted), None
+        )
         if item.get(_PATCH) == "delete":
             if position is not None:
                 del result[position]

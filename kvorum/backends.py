@@ -13,6 +13,8 @@ from watchcache import backend as api
 
 _COMPARE_TARGETS = {"mod": rpc_pb2.Compare.MOD, "version": rpc_pb2.Compare.VERSION}
 
+_INT64_MAX = 2**63 - 1
+
 # Texts of etcd that have a class of their own above; anything else keeps its text in a BackendError.
 _COMPACTED = "etcdserver: mvcc: required revision has been compacted"
 _FUTURE = "etcdserver: mvcc: required revision is a future revision"
@@ -144,8 +146,8 @@ class RemoteBackend:
         request = rpc_pb2.RangeRequest(
             key=key,
             range_end=range_end,
-            revision=revision,
-            limit=limit,
+            revision=min(revision, _INT64_MAX),  # a future revision either way, which the store refuses
+            limit=min(limit, _INT64_MAX),
             serializable=serializable,
             keys_only=keys_only,
             count_only=count_only,
@@ -187,7 +189,7 @@ class RemoteBackend:
         request = rpc_pb2.WatchCreateRequest(
             key=key,
             range_end=range_end,
-            start_revision=start_revision,
+            start_revision=min(start_revision, _INT64_MAX),
             prev_kv=prev_kv,
             progress_notify=progress_notify,
         )

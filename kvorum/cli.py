@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from kvorum.layout import UsageError, UserError
+from kvorum.layout import PORT_MAX, UsageError, UserError
 
 DEFAULT_DATA_DIR: Final = ".kvorum"
 
@@ -34,13 +34,13 @@ class _Noted(argparse.Action):
 
 
 def _port(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+    if not text.isdecimal() or not 1 <= int(text) <= PORT_MAX:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port (1 to 65535)")
     return int(text)
 
 
 def _base_port_of_three(text: str) -> int:
-    if _port(text) > 65535 - 6:
+    if _port(text) > PORT_MAX - 6:
         raise argparse.ArgumentTypeError(f"{text} is too high: three members and an API server use seven ports")
     return int(text)
 

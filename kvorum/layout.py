@@ -23,6 +23,7 @@ LOCK_NAME: Final = "cluster.lock"
 FORMAT: Final = 1
 LOCK_TIMEOUT_S: Final = 10.0
 _LOCK_POLL_S: Final = 0.02
+PORT_MAX: Final = 65535
 _PID_END: Final = 2**31  # pid_t has 32 bits, with a sign
 
 

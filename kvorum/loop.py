@@ -59,8 +59,29 @@ def drop_output() -> None:
     os.close(nowhere)
 
 
+def _is_peer_fault(kind: type[BaseException]) -> bool:
+    """By name: most commands need no aiohttp, and start faster without."""
+    return kind.__module__ == "aiohttp.http_exceptions" or kind.__name__ == "RequestPayloadError"
+
+
+class _PeerFaults(logging.Filter):
+    """What a peer sends that is not HTTP is answered with 400: no error of this process, no traceback."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is None or not _is_peer_fault(type(error)):
+            return True
+        # Neither the text of the error, which quotes the peer's bytes, nor more than one line.
+        log.debug("a request that is not HTTP: %s", type(error).__name__)
+        return False
+
+
+_PEER_FAULTS: Final = _PeerFaults()
+
+
 def configure_logging(level: str = "info") -> None:
     """One line per record on standard error: time, level, logger, text."""
+    logging.getLogger("aiohttp.server").addFilter(_PEER_FAULTS)
     logging.basicConfig(
         stream=sys.stderr,
         level=level.upper(),

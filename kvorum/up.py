@@ -20,6 +20,7 @@ from kvorum.certificates import Certificates, make_certificates
 from kvorum.layout import (
     FILE_NAME,
     LOCK_NAME,
+    PORT_MAX,
     Api,
     Cluster,
     Member,
@@ -33,7 +34,6 @@ from kvorum.loop import drop_output
 from kvorum.processes import Child, api_command, spawn_member, stop_all, trust
 
 READY_TIMEOUT_S: Final = 30.0
-PORT_MAX: Final = 65535
 WATCH_CHILDREN_S: Final = 0.5
 
 

@@ -15,6 +15,8 @@ from .selectors import EVERYTHING, Predicate
 EXACT = "Exact"
 NOT_OLDER_THAN = "NotOlderThan"
 _MAX_UINT64 = 2**64 - 1
+_MAX_INT64 = 2**63 - 1
+_DIGITS_MAX = 1000  # leading zeros are fine, but no number to spend time on
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,24 +78,35 @@ class ContinueToken:
             padded = text + "=" * (-len(text) % 4)
             document = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
             version, revision, start = document["v"], document["rv"], document["start"]
-        except (ValueError, KeyError, TypeError, binascii.Error) as exc:
-            raise InvalidContinue(str(exc)) from exc
+        except (ValueError, KeyError, TypeError, RecursionError, binascii.Error) as exc:
+            raise InvalidContinue("it is not a token of this server") from exc
         if version != "meta.k8s.io/v1":
             raise InvalidContinue(f"server does not recognize this encoded version {version!r}")
-        if not isinstance(revision, int) or revision == 0:
+        if type(revision) is not int or revision == 0 or abs(revision) > _MAX_INT64:
             raise InvalidContinue("incorrect encoded start resourceVersion")
         if not isinstance(start, str) or not start:
             raise InvalidContinue("encoded start key empty")
+        if not _is_key(start):
+            raise InvalidContinue("encoded start key is not valid text")
         if any(part in (".", "..") for part in start.strip("\0").split("/")) or start.startswith("/"):
             raise InvalidContinue(start)
         return ContinueToken(revision, start)
+
+
+def _is_key(text: str) -> bool:
+    """Whether the text can be the bytes of a key; those that are not UTF-8 are in it as lone low surrogates."""
+    try:
+        text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def parse_resource_version(text: str) -> int:
     """ "" and "0" are both 0; they mean different things to a list. Raises InvalidResourceVersion."""
     if not text:
         return 0
-    if not (text.isascii() and text.isdigit()) or int(text) > _MAX_UINT64:
+    if not (text.isascii() and text.isdigit()) or len(text) > _DIGITS_MAX or int(text) > _MAX_UINT64:
         raise InvalidResourceVersion(text)
     return int(text)
 

@@ -113,7 +113,7 @@ def test_what_the_library_writes_is_never_refused(key: bytes, value: bytes, leas
     compare = rpc_pb2.Compare(key=key, target=rpc_pb2.Compare.MOD)
     txn = rpc_pb2.TxnRequest(
         success=[rpc_pb2.RequestOp(request_put=put)],
-        compare=[rpc_pb2.Compare(key=key, target=rpc_pb2.Compare.MOD)],
+        compare=[compare],
     )
     document = json_format.MessageToDict(txn, preserving_proto_field_name=preserve)
     check_document(txn.DESCRIPTOR, document)

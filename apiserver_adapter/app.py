@@ -151,7 +151,7 @@ class ApiServer:
                 await ensure_system_namespaces(self.stores)
                 self._set_up.set()
             except BackendError as exc:
-                log.info("waiting for the store: %s", exc.text)
+                self._recovery.lost(exc.text)
                 await self._recovery.wait(_SETUP_RETRY_S)
 
     def application(self) -> web.Application:

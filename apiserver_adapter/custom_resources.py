@@ -168,19 +168,27 @@ class DefinitionController:
             resource_version="0", match=NOT_OLDER_THAN, send_initial_events=True, allow_bookmarks=True
         )
         watcher = await self._definitions.watch(options)
+        seen: set[str] = set()
         try:
             while events := await watcher.next_batch():
                 for event in events:
                     if event.initial_events_end:
+                        self._withdraw_all_but(seen)
                         self.synced.set()
                     if event.object is None:
                         continue
+                    seen.add(event.object.name)
                     if event.kind == "DELETED":
                         self._replace(event.object.name, [])
                     else:
                         await self._look_at_safely(event.object)
         finally:
             await watcher.aclose()
+
+    def _withdraw_all_but(self, names: set[str]) -> None:
+        """Definitions may have gone while nobody watched, as when the store came back empty."""
+        for name in set(self._served) - names:
+            self._replace(name, [])
 
     async def _look_at_safely(self, item: StoredObject) -> None:
         """One definition that another writer has malformed must not stop the others."""

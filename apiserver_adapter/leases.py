@@ -46,3 +46,7 @@ class LeaseManager:
         self._expires_at = now + granted_s
         self._objects = 1
         return self._lease_id
+
+    def forget(self) -> None:
+        """The store does not know the lease any more: revoked, or another store came in its place."""
+        self._lease_id = 0

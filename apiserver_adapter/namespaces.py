@@ -76,10 +76,11 @@ async def ensure_system_namespaces(stores: Stores) -> None:
             await stores.of(kind).create(name, obj)
         except AlreadyExists:
             continue
+        log.info("namespace %s created", name)
 
 
 class NamespaceController:
-    """Empties namespaces that are being deleted, then lets them go."""
+    """Empties namespaces that are being deleted, then lets them go; brings back those every cluster has."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
@@ -99,9 +100,16 @@ class NamespaceController:
     async def _follow(self) -> None:
         watcher = await self._namespaces.watch(WatchOptions(resource_version="0"))
         try:
+            # Watches end when the store comes back with other content, which may be none.
+            await ensure_system_namespaces(self._stores)
             while events := await watcher.next_batch():
                 for event in events:
-                    if event.object is not None and event.kind != "DELETED":
+                    if event.object is None:
+                        continue
+                    if event.kind == "DELETED":
+                        if event.object.name in SYSTEM_NAMESPACES:
+                            await ensure_system_namespaces(self._stores)
+                    else:
                         await self._look_at_safely(event.object)
         finally:
             await watcher.aclose()

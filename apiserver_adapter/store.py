@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from watchcache.backend import Backend, Compare, Delete, Get, KeyValue, Put
+from watchcache.backend import Backend, Compare, Delete, Get, KeyValue, LeaseNotFound, Put, TxnResult
 from watchcache.cacher import Cacher
 from watchcache.codec import Codec, Object, StoredObject
 from watchcache.direct import DirectStore
@@ -98,10 +98,7 @@ class ObjectStore:
             raise ResourceVersionSetOnCreate
         key = checked_key(self.resource, relative)
         data = self._codec.encode(obj)
-        put = await self._put(key, data, ttl_s)
-        result = await self._backend.txn(
-            [Compare(put.key, "mod", 0)], [put], [Get(put.key)], timeout_s=WRITE_TIMEOUT_S
-        )
+        put, result = await self._put_over(0, key, data, ttl_s)
         if not result.succeeded:
             raise AlreadyExists(key, terminating=self._is_terminating(result.responses[0]))
         return self._written(put, result.revision)
@@ -109,6 +106,23 @@ class ObjectStore:
     def _is_terminating(self, kvs: Sequence[KeyValue]) -> bool:
         item = self._codec.decode(kvs[0]) if kvs else None
         return item is not None and "deletionTimestamp" in item.decode()["metadata"]
+
+    async def _put_over(self, version: int, key: str, data: bytes, ttl_s: int) -> tuple[Put, TxnResult]:
+        """Write if the key is still at ``version``; the result has what is there otherwise."""
+        put = await self._put(key, data, ttl_s)
+        for last in (False, True):
+            try:
+                result = await self._backend.txn(
+                    [Compare(put.key, "mod", version)], [put], [Get(put.key)], timeout_s=WRITE_TIMEOUT_S
+                )
+            except LeaseNotFound:
+                if last or not put.lease:
+                    raise
+                self._leases.forget()
+                put = await self._put(key, data, ttl_s)
+            else:
+                break
+        return put, result
 
     async def _put(self, key: str, data: bytes, ttl_s: int) -> Put:
         lease = await self._leases.lease_for(ttl_s) if ttl_s else 0
@@ -195,10 +209,7 @@ class ObjectStore:
                     return live.item
                 state = live
                 continue
-            put = await self._put(key, data, ttl_s)
-            result = await self._backend.txn(
-                [Compare(put.key, "mod", state.version)], [put], [Get(put.key)], timeout_s=WRITE_TIMEOUT_S
-            )
+            put, result = await self._put_over(state.version, key, data, ttl_s)
             if result.succeeded:
                 return self._written(put, result.revision)
             found = result.responses[0]

@@ -83,11 +83,13 @@ class Feed:
                 self._restart(str(exc))
                 await asyncio.sleep(self._backoff.next_s())
             except BackendError as exc:
-                self._restart(exc.text)
+                self._restart(exc.text, lost=isinstance(exc, Unavailable))
                 await self._recovery.wait(self._backoff.next_s())
 
-    def _restart(self, why: str) -> None:
-        log.warning("cache of %s starts over: %s", self._state_name, why)
+    def _restart(self, why: str, *, lost: bool = False) -> None:
+        if lost:  # the same for every cache: one of them says so
+            self._recovery.lost(why)
+        log.log(logging.DEBUG if lost else logging.WARNING, "cache of %s starts over: %s", self._state_name, why)
         self.last_error = why
         if self.ready:
             self._down_since = self._clock()
@@ -109,6 +111,7 @@ class Feed:
             status = await self._direct.backend.status()
             self.progress_safe = progress_is_safe(status.version)
         listing = await self._direct.list(ListOptions())
+        self._recovery.found()
         self._dispatcher.close_all()
         self._state.replace(listing.items, listing.resource_version)
         self._dispatcher.version = listing.resource_version
@@ -124,7 +127,8 @@ class Feed:
             try:
                 await self._follow_stream()
             except Unavailable as exc:
-                log.info("watch of %s interrupted: %s", self._state_name, exc.text)
+                self._recovery.lost(exc.text)
+                log.debug("watch of %s interrupted: %s", self._state_name, exc.text)
                 await self._recovery.wait(self._backoff.next_s())
                 await self._check_not_rewound()
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 
 from .backend import Backend, BackendError
+
+log = logging.getLogger(__name__)
 
 _DELAY_MIN_S = 0.8
 _DELAY_MAX_S = 30.0
@@ -41,12 +44,24 @@ class StoreRecovery:
         self._backend = backend
         self._wanted = asyncio.Event()
         self._back = asyncio.Event()
-        self._waiting = 0
+        self._is_lost = False
+
+    def lost(self, text: str) -> None:
+        """Somebody could not reach the store. One warning for all of them, until it answers again."""
+        log.log(logging.DEBUG if self._is_lost else logging.WARNING, "the store does not answer: %s", text)
+        self._is_lost = True
+
+    def found(self) -> None:
+        """The store has answered."""
+        if self._is_lost:
+            log.info("the store answers again")
+        self._is_lost = False
 
     async def run(self) -> None:
         while True:
             await self._wanted.wait()
             if await self._probe():
+                self.found()
                 self._wanted.clear()
                 self._back.set()
             else:

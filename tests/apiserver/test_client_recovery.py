@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import shutil
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from apiserver_adapter.app import ApiServer
 from kvorum.backends import RemoteBackend
 from store.client import ClientError, EtcdClient, OutcomeUnknown
 from store.etcdpb import rpc_pb2
-from tests.apiserver.conftest import Etcd, free_ports, serving, start_etcd
+from tests.apiserver.conftest import Answer, Etcd, free_ports, serving, start_etcd
+from tests.apiserver.test_custom_resources import CRD, CRDS
 from watchcache.backend import Compacted, Compare, FutureRevision, Get, LeaseNotFound, Put, Unavailable
 
 CMS = "/api/v1/namespaces/default/configmaps"
@@ -150,6 +152,58 @@ async def test_a_server_started_before_its_store_becomes_ready_when_the_store_co
         await asyncio.to_thread(etcd.start)
         await asyncio.wait_for(api.server.wait_ready(), 10)
         assert (await api.get("/readyz")).status == 200
+    await client.aclose()
+
+
+async def until(ask: Callable[[], Awaitable[Answer]], status: int) -> None:
+    """Ask until the answer has the status; a server has no event for its clients to await."""
+    while (await ask()).status != status:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+
+
+async def test_what_every_cluster_has_comes_back_to_a_store_that_lost_everything(etcd: Etcd) -> None:
+    client = EtcdClient([etcd.url])
+    events = "/api/v1/namespaces/default/events"
+    widgets = "/apis/example.com/v1/widgets"
+    event = {"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}}
+    async with serving(ApiServer(RemoteBackend(client))) as api:
+        for number in range(30):  # far enough for the new store to be behind
+            assert (await api.post(CMS, {"metadata": {"name": f"n{number}"}})).status == 201
+        assert (await api.post(events, event)).status == 201
+        assert (await api.post(CRDS, CRD)).status == 201
+        async with asyncio.timeout(5):
+            await until(lambda: api.get(widgets), 200)
+        await asyncio.to_thread(etcd.stop)
+        shutil.rmtree(etcd.data_dir)
+        await asyncio.to_thread(etcd.start)
+        async with asyncio.timeout(8):
+            await until(lambda: api.post(CMS, {"metadata": {"name": "after"}}), 201)
+            names: set[str] = set()
+            while not names >= {"default", "kube-system", "kube-public", "kube-node-lease"}:
+                listed = (await api.get("/api/v1/namespaces")).body
+                names = {item["metadata"]["name"] for item in listed.get("items", ())}
+            await until(lambda: api.get(widgets), 404)
+        assert (await api.post(events, event)).status == 201  # under a lease that the new store knows
+    await client.aclose()
+
+
+async def test_a_store_out_of_reach_is_one_warning_for_all_caches(
+    etcd: Etcd, caplog: pytest.LogCaptureFixture
+) -> None:
+    await asyncio.to_thread(etcd.stop)
+    client = EtcdClient([etcd.url])
+    with caplog.at_level("INFO"):
+        async with serving(ApiServer(RemoteBackend(client)), wait=False) as api:
+            await asyncio.sleep(1.0)  # time for every cache to have failed, and failed again
+            assert [record.levelname for record in caplog.records] == ["WARNING"]
+            assert "the store does not answer" in caplog.text
+            await asyncio.to_thread(etcd.start)
+            await asyncio.wait_for(api.server.wait_ready(), 10)
+            assert "the store answers again" in caplog.text
+            caplog.clear()
+            await asyncio.to_thread(etcd.stop)
+            await asyncio.sleep(1.0)
+            assert [record.levelname for record in caplog.records] == ["WARNING"]
     await client.aclose()
 
 

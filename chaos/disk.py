@@ -147,6 +147,8 @@ class SimulatedLog:
         if self._failed is not None:
             raise self._failed
         loaded, _ = _replay(self.disk.contents())
+        if snapshot.index <= loaded.snapshot.index:
+            return  # a received snapshot has overtaken this
         kept = [entry for entry in loaded.entries if entry.index > snapshot.index]
         self.disk.replace(_record([LogWrite((), loaded.hard_state, snapshot), LogWrite(kept)]))
 

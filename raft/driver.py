@@ -270,6 +270,8 @@ class RaftDriver:
 
         Raises NotLeader, ConfChangeRefused when another change is pending or the application refuses it.
         """
+        if self._stopped:
+            raise Stopped("this member is shutting down")
         if not self._node.is_leader:
             raise NotLeader("only the leader changes the configuration")
         request_id = self._ids.next()
@@ -356,7 +358,8 @@ class RaftDriver:
     async def receive_snapshot(self, message: Message, image: Path) -> None:
         assert message.snapshot is not None
         await self._application.accept_image(image, message.snapshot._replace(data=b""))
-        self._enqueue([message])
+        self._inbox.append(message)
+        self._schedule()
 
     # the turn
 
@@ -381,7 +384,7 @@ class RaftDriver:
         node = self._node
         inbox, self._inbox = self._inbox, []
         for message in inbox:
-            if message.type is MessageType.PROP and node.is_leader:
+            if message.type is MessageType.PROP and node.is_leader and not any(e.type for e in message.entries):
                 self._take_forwarded(message)
                 continue
             try:

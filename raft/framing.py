@@ -58,7 +58,7 @@ class Hello(NamedTuple):
             raise CodecError("not a Kvorum member, or one of another protocol version")
         try:
             cluster_id, from_, to, purpose = msgpack.unpackb(payload[len(MAGIC) :])
-        except (ValueError, msgpack.exceptions.UnpackException) as error:
+        except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
             raise CodecError(f"a damaged greeting: {error}") from None
         if not all(type(number) is int for number in (cluster_id, from_, to)) or type(purpose) is not str:
             raise CodecError("a damaged greeting")
@@ -96,7 +96,7 @@ class FrameProtocol(asyncio.Protocol):
         buffer += data
         start, end = 0, len(buffer)
         try:
-            while end - start >= _HEADER.size:
+            while end - start >= _HEADER.size and buffer:
                 length, kind = _HEADER.unpack_from(buffer, start)
                 # Before the greeting nothing long is believed: HTTP's "GET /" would be a frame of a gigabyte.
                 if length > (MAX_FRAME_BYTES if self.greeted else 4096):

@@ -54,7 +54,10 @@ class DurableLog(Protocol):
         ...
 
     async def compact(self, snapshot: Snapshot) -> None:
-        """Forget the entries up to snapshot.index, which the state machine has durably applied."""
+        """Forget the entries up to snapshot.index, which the state machine has durably applied.
+
+        Does nothing when the log begins later already: a snapshot that was received overtook this.
+        """
         ...
 
     async def close(self) -> None: ...

@@ -8,6 +8,7 @@ readers are told to ask again (M11).
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -19,14 +20,21 @@ RETRY_S: Final = 0.5
 class ReadRounds:
     """At most one round is under way. ``ask`` sends a read request with a context into the core."""
 
-    def __init__(self, ask: Callable[[bytes], None], clock: Callable[[], float], timeout_s: float) -> None:
+    def __init__(
+        self,
+        ask: Callable[[bytes], None],
+        clock: Callable[[], float],
+        timeout_s: float,
+        first_round: int | None = None,
+    ) -> None:
         self._ask = ask
         self._clock = clock
         self._timeout_s = timeout_s
         self._next: list[tuple[asyncio.Future[int], float]] = []
         self._current: list[tuple[asyncio.Future[int], float]] = []
         self._context = b""
-        self._counter = 0
+        # Not from 0: an answer to a round of an earlier life of this process must not look like one to ours.
+        self._counter = time.time_ns() if first_round is None else first_round
         self._retry_at = 0.0
         self._for_apply: list[tuple[int, asyncio.Future[int]]] = []
 

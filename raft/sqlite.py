@@ -7,6 +7,7 @@ several executemany and a commit; done in one hop it costs one.
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -64,6 +65,15 @@ async def connect(
         return connection
 
     return await start(connector)
+
+
+def sync_directory(directory: Path) -> None:
+    """A new or renamed file is durable only once its directory entry is (M37)."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 async def start(connector: Callable[[], sqlite3.Connection]) -> Database:

@@ -9,7 +9,6 @@ returns after the fsync of the WAL.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
@@ -71,7 +70,7 @@ class SqliteLog:
             await database.close()
             raise
         log._last_index = snapshot.index
-        _sync_directory(path.parent)
+        sqlite.sync_directory(path.parent)
         return log
 
     @classmethod
@@ -227,8 +226,10 @@ def _write(db: sqlite3.Connection, writes: Sequence[LogWrite], last_index: int) 
 
 def _compact(db: sqlite3.Connection, snapshot: Snapshot) -> None:
     db.execute("BEGIN IMMEDIATE")
-    _put_snapshot(db, snapshot)
-    db.execute("DELETE FROM writes WHERE last <= ?", (snapshot.index,))
+    (begins_after,) = db.execute("SELECT idx FROM snapshot").fetchone()
+    if snapshot.index > begins_after:  # else a received snapshot has overtaken this
+        _put_snapshot(db, snapshot)
+        db.execute("DELETE FROM writes WHERE last <= ?", (snapshot.index,))
     db.execute("COMMIT")
 
 
@@ -260,12 +261,3 @@ def _blob(number: int) -> bytes:
 
 def _number(blob: bytes) -> int:
     return int.from_bytes(blob, "big")
-
-
-def _sync_directory(directory: Path) -> None:
-    """A new file is durable only once its directory entry is (M37)."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -243,6 +243,8 @@ async def _dial(target: str, hello: Hello, client_ssl: ssl.SSLContext | None, ti
                 lambda: _Outgoing(hello), host.strip("[]"), int(port), ssl=client_ssl
             )
             await connection.welcome
+    except (ValueError, OverflowError) as error:
+        raise OSError(f"{target} cannot be dialled: {error}") from None
     except BaseException:
         if connection is not None:
             connection.abort()
@@ -570,7 +572,7 @@ class TcpTransport:
     def serve_call(self, connection: FrameProtocol, payload: bytes) -> None:
         try:
             number, method, argument = msgpack.unpackb(payload)
-        except (ValueError, msgpack.exceptions.UnpackException) as error:
+        except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
             raise CodecError(f"a damaged call: {error}") from None
         handler = self._calls.get(method) if isinstance(method, str) else None
         self.spawn(self._answer(connection, number, method, handler, argument))

@@ -32,7 +32,6 @@ class RequestIds:
 class _Waiting(NamedTuple):
     future: asyncio.Future[Any]
     deadline: float
-    started: float
 
 
 class Waiters:
@@ -58,7 +57,7 @@ class Waiters:
             raise AssertionError(f"request id {request_id:x} is already waited for")
         now = self._clock()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[request_id] = _Waiting(future, now + self.timeout_s, now)
+        self._waiting[request_id] = _Waiting(future, now + self.timeout_s)
         return future
 
     def resolve(self, request_id: int, outcome: Any) -> None:

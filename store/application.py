@@ -11,12 +11,14 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from raft import sqlite
 from raft.core.types import ConfChangeV2, ConfState, Entry, Snapshot
 from raft.errors import FatalError, Refused
 from store.cluster import (
     DEFAULT_MAX_LEARNERS,
     MEMBERS,
     MEMBERS_REMOVED,
+    NO_LEARNER_LIMIT,
     ClusterError,
     MemberChange,
     Membership,
@@ -75,7 +77,8 @@ class MachineApplication:
         self._machine.apply_system(entry.index, entry.term, {})
 
     def check_conf_change(self, entry: Entry, change: ConfChangeV2, payload: bytes) -> ClusterError | None:
-        return self.membership.check(MemberChange.decode(payload))
+        # The limit of learners is a member's own flag: checked where a change is proposed, never where it applies.
+        return membership_of(self._machine, NO_LEARNER_LIMIT).check(MemberChange.decode(payload))
 
     def apply_conf_change(self, entry: Entry, conf_state: ConfState, payload: bytes) -> Any:
         writes: dict[tuple[str, bytes], bytes | None] = {(META, CONF_STATE_KEY): encode_conf_state(conf_state)}
@@ -101,7 +104,11 @@ class MachineApplication:
             index, term = await self._machine.snapshot_to(path)
             return Snapshot(index, term, await asyncio.to_thread(_conf_state_in, path)), path
         except sqlite3.Error as error:
+            path.unlink(missing_ok=True)
             raise OSError(f"no image of the state could be made: {error}") from error
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
 
     def release_image(self, image: Path) -> None:
         image.unlink(missing_ok=True)
@@ -110,10 +117,8 @@ class MachineApplication:
         held = await asyncio.to_thread(_check_image, image)
         if held != snapshot:
             raise Refused(f"the image holds entry {held.index}, it was announced as {snapshot.index}")
-        for older in self._image_dir.glob("accepted-*.snap"):
-            if older != self._accepted(snapshot):
-                older.unlink(missing_ok=True)
-        await asyncio.to_thread(image.replace, self._accepted(snapshot))
+        # Earlier ones stay: the log may count on one of them already. They go once a later one is installed.
+        await asyncio.to_thread(_move_durably, image, self._accepted(snapshot))
 
     async def install_image(self, snapshot: Snapshot) -> None:
         image = self._accepted(snapshot)
@@ -123,6 +128,9 @@ class MachineApplication:
                 f"{image} is missing: remove this member from the cluster and add it again"
             )
         await self._machine.install(image)
+        for older in self._image_dir.glob("accepted-*.snap"):
+            if older < image:  # names sort by index
+                older.unlink(missing_ok=True)
         self.on_membership()
 
     async def recover(self, snapshot: Snapshot) -> None:
@@ -148,6 +156,12 @@ def _conf_state_in(path: Path) -> ConfState:
     return decode_conf_state(row[0])
 
 
+def _move_durably(source: Path, target: Path) -> None:
+    """Rename, and make the new name survive a power loss (M37)."""
+    source.replace(target)
+    sqlite.sync_directory(target.parent)
+
+
 def _check_image(path: Path) -> Snapshot:
     try:
         with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
@@ -156,7 +170,7 @@ def _check_image(path: Path) -> Snapshot:
             raise OSError(f"the image is damaged: {problems[0]}")
         index, term = read_applied(path)
         return Snapshot(index, term, _conf_state_in(path))
-    except (sqlite3.Error, ValueError, TypeError) as error:
+    except (sqlite3.Error, ValueError, TypeError, AttributeError) as error:
         raise OSError(f"this is no image of a state: {error}") from error
 
 

@@ -68,7 +68,6 @@ class Opened:
     identity: Identity
     machine: Machine
     log: SqliteLog
-    is_new: bool
     peers: Sequence[MemberInfo] = ()
     """The members that a joining one was told of: who to talk to until its own state knows better."""
 
@@ -101,7 +100,8 @@ async def open_member(config: MemberConfig) -> Opened:
     raft_db, state_db = directory / "raft.db", directory / "state.db"
     if raft_db.exists():
         opened = await _reopen(config, raft_db, state_db)
-        opened.peers = _load_peers(directory)
+        if not membership_of(opened.machine).members():
+            opened.peers = _load_peers(directory)
         if config.force_new_cluster:
             await stand_alone(opened)
         return opened
@@ -149,7 +149,7 @@ async def _reopen(config: MemberConfig, raft_db: Path, state_db: Path) -> Opened
         await machine.close()
         await log.close()
         raise
-    return Opened(log.identity, machine, log, is_new=False)
+    return Opened(log.identity, machine, log)
 
 
 async def _open_state(state_db: Path) -> Machine:
@@ -207,7 +207,7 @@ async def _create(config: MemberConfig, known: Sequence[Description], raft_db: P
     except BaseException:
         await machine.close()
         raise
-    return Opened(identity, machine, log, is_new=True)
+    return Opened(identity, machine, log)
 
 
 def _refuse_second_bootstrap(config: MemberConfig, identity: Identity, known: Sequence[Description]) -> None:
@@ -260,7 +260,7 @@ async def _join(config: MemberConfig, known: Sequence[Description], raft_db: Pat
     except BaseException:
         await machine.close()
         raise
-    return Opened(identity, machine, log, is_new=True, peers=description.members)
+    return Opened(identity, machine, log, peers=description.members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,9 +284,8 @@ class Description:
 
 async def ask_peers(config: MemberConfig) -> list[Description]:
     """What the other members of --initial-cluster say, as far as they run."""
-    targets = [
-        dial_address(url) for name, urls in config.initial_cluster.items() if name != config.name for url in urls
-    ]
+    urls = [url for name, own in config.initial_cluster.items() if name != config.name for url in own]
+    targets = [address for url in urls if (address := dial_address(url)) is not None]
 
     files = config.peer_tls
     client_ssl = client_context(files) if files.given else None
@@ -303,14 +302,22 @@ async def ask_peers(config: MemberConfig) -> list[Description]:
 
 def _save_peers(directory: Path, members: Sequence[MemberInfo]) -> None:
     documents = [json.loads(encode_member(member)) for member in members]
-    (directory / PEERS_FILE).write_text(json.dumps(documents))
+    temporary = directory / f"{PEERS_FILE}.new"
+    with temporary.open("w") as file:
+        json.dump(documents, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(directory / PEERS_FILE)
 
 
 def _load_peers(directory: Path) -> list[MemberInfo]:
     path = directory / PEERS_FILE
     if not path.exists():
         return []
-    return [decode_member(json.dumps(document).encode()) for document in json.loads(path.read_text())]
+    try:
+        return [decode_member(json.dumps(document).encode()) for document in json.loads(path.read_text())]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataDirError(f"{path} is damaged ({error}); {_REPLACE}") from None
 
 
 async def stand_alone(opened: Opened) -> None:

@@ -18,6 +18,7 @@ from raft.core.types import ConfChange, ConfChangeType, ConfChangeV2, ConfState
 from store.replica import MemberInfo
 
 DEFAULT_MAX_LEARNERS: Final = 1
+NO_LEARNER_LIMIT: Final = 1 << 30
 MEMBERS: Final = "members"
 MEMBERS_REMOVED: Final = "members_removed"
 
@@ -134,11 +135,6 @@ class Membership:
 
     def voters(self) -> list[int]:
         return [member.id for member in self.members() if not member.is_learner]
-
-    def conf_state(self) -> ConfState:
-        """The Raft configuration of a cluster that starts with these members."""
-        learners = tuple(member.id for member in self.members() if member.is_learner)
-        return ConfState(voters=tuple(self.voters()), learners=learners)
 
     def check(self, change: MemberChange) -> ClusterError | None:
         """Why ``change`` is refused, or None."""

@@ -155,6 +155,10 @@ def listen_address(url: str) -> str:
     return f"[{host}]:{parts.port}" if ":" in host else f"{host}:{parts.port}"
 
 
-def dial_address(url: str) -> str:
-    """The host:port at which a peer URL is reached."""
+def dial_address(url: str) -> str | None:
+    """The host:port at which a peer URL is reached; None for what is none (a member update may bring any text)."""
+    try:
+        check_urls("peer-urls", [url])
+    except (ConfigError, ValueError):
+        return None
     return listen_address(url)

@@ -147,9 +147,14 @@ def _follow_members(parts: _Parts, removed: asyncio.Event) -> None:
     if parts.opened.identity.member_id in gone:
         removed.set()
     members = membership.members() or parts.opened.peers
-    parts.transport.set_peers(
-        {member.id: dial_address(member.peer_urls[0]) for member in members if member.peer_urls}
-    )
+    targets = {}
+    for member in members:
+        addresses = [address for url in member.peer_urls if (address := dial_address(url)) is not None]
+        if addresses:
+            targets[member.id] = addresses[0]
+        elif member.id != parts.opened.identity.member_id:
+            log.error("member %x cannot be reached: none of %s is a peer URL", member.id, list(member.peer_urls))
+    parts.transport.set_peers(targets)
 
 
 def _describe(parts: _Parts) -> bytes:

@@ -145,20 +145,33 @@ class RaftReplica:
         self._transport.handle(method, serve)
 
     async def call_leader(self, method: str, payload: bytes, timeout_s: float) -> bytes:
+        deadline = asyncio.get_running_loop().time() + timeout_s
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout_at(deadline):
                 await self._leader_known.wait()
-                leader = self._driver.leader_id
-                if leader == self.member_id:
-                    return await self._handlers[method](payload)
-                return await self._transport.call(leader, method, payload, timeout_s)
         except TimeoutError:
             raise NO_LEADER.again() from None
+        leader = self._driver.leader_id
+        try:
+            if leader == self.member_id:
+                async with asyncio.timeout_at(deadline):
+                    return await self._handlers[method](payload)
+            left_s = max(deadline - asyncio.get_running_loop().time(), 0.0)
+            return await self._transport.call(leader, method, payload, left_s)
+        except TimeoutError:
+            raise TIMEOUT.again() from None
         except PeerCallError as error:
             if error.refused:
-                code, _, text = str(error).partition(" ")
-                raise EtcdError(Code(int(code)), text) from None
+                raise _refusal(str(error)) from None
             raise (TIMEOUT_CONNECTION_LOST if error.sent else NO_LEADER).again() from error
+
+
+def _refusal(answer: str) -> EtcdError:
+    """What ``serve`` made of an EtcdError at the leader, or whatever else went wrong there."""
+    code, _, text = answer.partition(" ")
+    if code.isdigit() and int(code) in set(Code):
+        return EtcdError(Code(int(code)), text)
+    return EtcdError(Code.UNKNOWN, f"kvorum: the leader answered: {answer}")
 
 
 def etcd_error(error: RaftError) -> EtcdError:

@@ -198,3 +198,23 @@ async def test_a_single_survivor_goes_on_alone_with_force_new_cluster(own_cluste
             await check_members([survivor.client_url], writer)
         finally:
             process.terminate()
+
+
+@pytest.mark.parametrize("url", ["http://h:99999", "http://foo", "zzz", "http://a..b:2380"])
+async def test_a_member_updated_to_a_useless_url_costs_no_other_member(
+    own_cluster: LocalCluster, url: str
+) -> None:
+    """etcd takes any text there; it must not end a member, now or at its next start."""
+    leader = await asyncio.to_thread(own_cluster.leader)
+    victim = next(member for member in own_cluster.layout.members if member.name != leader)
+    number = await asyncio.to_thread(member_id, own_cluster, victim.name)
+    await asyncio.to_thread(own_cluster.etcdctl, "member", "update", number, f"--peer-urls={url}")
+    others = [member for member in own_cluster.layout.members if member.name != victim.name]
+    for member in others:
+        await asyncio.to_thread(own_cluster.command, "stop-member", member.name)
+    for member in others:
+        await asyncio.to_thread(own_cluster.command, "start-member", member.name)
+    await asyncio.to_thread(
+        wait_until, lambda: own_cluster.etcdctl("put", "k", "v").code == 0, 15.0, "the other two to accept writes"
+    )
+    assert all(member.process.alive() for member in own_cluster.layout.members)

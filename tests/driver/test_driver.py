@@ -271,6 +271,22 @@ def test_m47_a_change_proposed_while_another_is_pending_is_refused_to_its_propos
     in_cluster(scenario)
 
 
+def test_a_change_that_arrives_forwarded_stays_a_change() -> None:
+    """Its proposer may have lost the leadership between asking and proposing."""
+
+    async def scenario(running: VirtualCluster) -> None:
+        leader = await running.leader()
+        follower = follower_of(running, leader)
+        await follower.read_barrier()
+        follower._node.propose_conf_change(add_learner(8, b"fine"))
+        follower._schedule()
+        await asyncio.sleep(0.5)  # virtual
+        assert leader.status().config.learners == (8,)
+        assert all(b"fine" not in value for value in running.journals[leader.config.member_id].values)
+
+    in_cluster(scenario)
+
+
 def test_a_change_the_application_refuses_changes_nothing_on_any_member() -> None:
     async def scenario(running: VirtualCluster) -> None:
         leader = await running.leader()

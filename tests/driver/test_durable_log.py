@@ -107,6 +107,17 @@ async def test_compaction_keeps_what_follows_the_marker(subject: Subject) -> Non
     assert [e.index for e in loaded.entries] == [9, 10, 11, 12]
 
 
+async def test_a_truncation_that_a_received_snapshot_overtook_changes_nothing(subject: Subject) -> None:
+    await subject.log.write([LogWrite([entry(i) for i in range(2, 12)], HardState(1, 0, 11))])
+    marker = Snapshot(40, 6, ConfState((1, 2)))
+    await subject.log.write([LogWrite(snapshot=marker, hard_state=HardState(6, 0, 40))])
+    await subject.log.compact(Snapshot(8, 1, START.conf_state))
+    await subject.restart()
+    loaded = await subject.log.load()
+    assert loaded.snapshot == marker
+    assert list(loaded.entries) == []
+
+
 async def test_one_batch_is_one_sync(subject: Subject) -> None:
     await subject.log.write([LogWrite([entry(i)]) for i in range(2, 66)])
     statistics = subject.log.statistics()

@@ -125,6 +125,18 @@ async def test_a_peer_that_is_away_costs_a_report_and_no_memory(tmp_path: Path) 
         await two.inbox.until(1)
 
 
+@pytest.mark.parametrize("address", ["foo:None", "a..b:2380", "127.0.0.1:99999", "h" * 70 + ":1"])
+async def test_an_address_that_cannot_be_dialled_disturbs_nobody(tmp_path: Path, address: str) -> None:
+    async with nodes(tmp_path, 1, 2) as (one, two):
+        one.transport.set_peers({2: two.address, 3: address})
+        one.transport.send([app(2, 1, 1)])
+        await two.inbox.until(1)
+        await asyncio.sleep(0.1)  # the dialling of 3 goes on and fails meanwhile
+        assert one.transport.active_since(3) is None
+        one.transport.send([app(2, 1, 2)])
+        await two.inbox.until(2)
+
+
 async def test_a_peer_that_returns_is_dialled_again(tmp_path: Path) -> None:
     async with nodes(tmp_path, 1, 2) as (one, two):
         await two.transport.stop()
@@ -267,6 +279,8 @@ async def test_m40_a_message_for_another_cluster_or_member_is_refused_before_it_
         frame(Kind.MESSAGES, encode_frame([app(1, 2, 1)])),
         frame(Kind.HELLO, MAGIC + b"\xc1\xc1"),
         frame(Kind.HELLO, MAGIC + msgpack.packb([1, 2])),
+        frame(Kind.HELLO, MAGIC + msgpack.packb(7)),
+        frame(Kind.HELLO, Hello(1, 2, 3, "messages").encode()) + b"\x00\x00\x00\x01\x00x" * 3,
         frame(Kind.HELLO, MAGIC + msgpack.packb(["a", 2, 1, "messages"])),
         frame(Kind.HELLO, b"x" * 100),
         b"\xff\xff\xff\xff\x00",

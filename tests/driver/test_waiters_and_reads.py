@@ -69,7 +69,7 @@ class Rounds:
     def __init__(self) -> None:
         self.clock = Clock()
         self.asked: list[bytes] = []
-        self.rounds = ReadRounds(self.asked.append, self.clock, 7.0)
+        self.rounds = ReadRounds(self.asked.append, self.clock, 7.0, first_round=0)
 
 
 async def test_readers_that_arrive_together_share_one_round() -> None:
@@ -120,6 +120,15 @@ async def test_m10_a_retry_has_a_new_id_and_the_answer_to_the_old_one_is_ignored
     assert not reader.done()
     r.rounds.confirmed(r.asked[1], index=30, applied=50)
     assert await reader == 30
+
+
+async def test_m10_rounds_do_not_repeat_across_restarts() -> None:
+    asked: list[bytes] = []
+    for _ in range(3):
+        rounds = ReadRounds(asked.append, Clock(), 7.0)
+        rounds.add()
+        rounds.begin()
+    assert len(set(asked)) == 3
 
 
 async def test_m11_a_new_leader_fails_the_round_under_way_and_not_the_readers_behind_it() -> None:

@@ -12,8 +12,6 @@ from tests.mutants.catalogue import MUTANTS, Mutant
 SAMPLE = (
     "M2: term and vote are not written",
     "an older term's entry is committed by counting",
-    "M48: a late reader shares the round under way",
-    "M40: connections for another cluster are welcome",
 )
 
 

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -78,11 +79,11 @@ class Etcd:
         )
         wait_for_etcd(self.client_port)
 
-    def stop(self) -> None:
+    def stop(self, number: int = signal.SIGTERM) -> None:
         if self.process is not None:
             # The binary may be behind a wrapper script: end the whole group.
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, 15)
+                os.killpg(self.process.pid, number)
             self.process.wait(10)
             self.process = None
 

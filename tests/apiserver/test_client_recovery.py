@@ -188,6 +188,10 @@ async def test_what_every_cluster_has_comes_back_to_a_store_that_lost_everything
     await client.aclose()
 
 
+def warnings(caplog: pytest.LogCaptureFixture) -> int:
+    return sum(record.levelname == "WARNING" for record in caplog.records)
+
+
 async def test_a_store_out_of_reach_is_one_warning_for_all_caches(
     etcd: Etcd, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -196,7 +200,7 @@ async def test_a_store_out_of_reach_is_one_warning_for_all_caches(
     with caplog.at_level("INFO"):
         async with serving(ApiServer(RemoteBackend(client)), wait=False) as api:
             await asyncio.sleep(1.0)  # time for every cache to have failed, and failed again
-            assert [record.levelname for record in caplog.records] == ["WARNING"]
+            assert warnings(caplog) == 1
             assert "the store does not answer" in caplog.text
             await asyncio.to_thread(etcd.start)
             await asyncio.wait_for(api.server.wait_ready(), 10)
@@ -205,7 +209,7 @@ async def test_a_store_out_of_reach_is_one_warning_for_all_caches(
             # At once: an etcd that is asked to stop answers some for a while, which is another outage each time.
             await asyncio.to_thread(etcd.stop, signal.SIGKILL)
             await asyncio.sleep(1.0)
-            assert [record.levelname for record in caplog.records] == ["WARNING"]
+            assert warnings(caplog) == 1
     await client.aclose()
 
 

@@ -120,7 +120,7 @@ def _expected_hash(model: Model, revision: int) -> int:
     return crc
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(histories)
 def test_every_history_is_answered_as_by_the_model(history: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -35,6 +35,7 @@ GREETING_TIMEOUT_S: Final = 3.0
 SNAPSHOT_ANSWER_TIMEOUT_S: Final = 60.0
 PING_INTERVAL_S: Final = 1.0
 SILENCE_MAX_S: Final = 3.0
+INCOMING_SILENCE_MAX_S: Final = 10.0
 RECONNECT_MIN_S: Final = 0.05
 RECONNECT_MAX_S: Final = 0.5
 INCOMING_MAX: Final = 128
@@ -314,6 +315,11 @@ class _Incoming(FrameProtocol):
         loop = asyncio.get_running_loop()
         self._deadline = loop.call_later(GREETING_TIMEOUT_S, self.reject, "no greeting in time")
 
+    @property
+    def is_snapshot(self) -> bool:
+        """A snapshot's stream may be silent for as long as this side makes it wait."""
+        return self._snapshot is not None
+
     def closed(self, reason: str) -> None:
         self._owner.incoming.discard(self)
         if self._deadline is not None:
@@ -458,7 +464,16 @@ class TcpTransport:
         async with asyncio.TaskGroup() as group:
             self._group = group
             self._reconcile()
-            await asyncio.get_running_loop().create_future()
+            while True:
+                await asyncio.sleep(PING_INTERVAL_S)  # time is what is waited for
+                self._close_silent()
+
+    def _close_silent(self) -> None:
+        """Incoming connections whose other end is gone without a word: a living one pings every second."""
+        oldest = asyncio.get_running_loop().time() - INCOMING_SILENCE_MAX_S
+        for connection in list(self.incoming):
+            if connection.last_received < oldest and not connection.is_snapshot:
+                connection.abort()
 
     async def stop(self) -> None:
         for server in self._servers:

@@ -315,6 +315,21 @@ async def test_silence_instead_of_a_greeting_is_closed(tmp_path: Path, monkeypat
         await close(writer)
 
 
+async def test_a_greeted_connection_that_falls_silent_is_closed_and_a_living_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raft.transport.INCOMING_SILENCE_MAX_S", 0.4)
+    monkeypatch.setattr("raft.transport.PING_INTERVAL_S", 0.1)
+    async with nodes(tmp_path, 1, 2) as (one, two):
+        reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
+        writer.write(frame(Kind.HELLO, Hello(0, 0, 0, "describe").encode()))
+        await read_to_end(reader)
+        two.transport.send([app(1, 2, 5)])
+        await one.inbox.until(1)
+        assert two.transport.active_since(1) is not None
+        await close(writer)
+
+
 async def test_many_idle_connections_do_not_shut_out_members(tmp_path: Path) -> None:
     async with nodes(tmp_path, 1, 2) as (one, two):
         idle = [await asyncio.open_connection("127.0.0.1", one.port) for _ in range(300)]

@@ -15,6 +15,7 @@ import msgpack
 
 from raft.core import confchange
 from raft.core.errors import MalformedMessage
+from raft.core.rawnode import LOCAL_TYPES
 from raft.core.types import ConfState, Entry, EntryType, Message, MessageType, Snapshot
 from raft.errors import CodecError
 
@@ -22,20 +23,7 @@ _FIELDS: Final = 13
 _LIMIT: Final = 1 << 63
 _ENTRY_TYPES: Final = tuple(EntryType)
 _MESSAGE_TYPES: Final = tuple(MessageType)
-_LOCAL: Final = frozenset(
-    {
-        MessageType.HUP,
-        MessageType.BEAT,
-        MessageType.UNREACHABLE,
-        MessageType.SNAP_STATUS,
-        MessageType.CHECK_QUORUM,
-        MessageType.STORAGE_APPEND,
-        MessageType.STORAGE_APPEND_RESP,
-        MessageType.STORAGE_APPLY,
-        MessageType.STORAGE_APPLY_RESP,
-        MessageType.FORGET_LEADER,
-    }
-)
+_LOCAL: Final = LOCAL_TYPES | {MessageType.FORGET_LEADER}
 _pack: Final = msgpack.Packer(autoreset=True).pack
 
 

@@ -232,11 +232,7 @@ def _move(new: Path, old: Path) -> None:
     for suffix in ("-wal", "-shm"):
         old.with_name(old.name + suffix).unlink(missing_ok=True)
     new.replace(old)
-    folder = os.open(old.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sqlite.sync_directory(old.parent)
 
 
 def _sizes(db: sqlite3.Connection) -> Sizes:

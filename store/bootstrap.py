@@ -22,7 +22,7 @@ import msgpack
 from raft.core.confchange import encode as encode_conf_change
 from raft.core.types import ConfState, Entry, Snapshot
 from raft.log import Identity, LogWrite
-from raft.sqlite import is_disk_trouble
+from raft.sqlite import is_disk_trouble, sync_directory
 from raft.sqlite_log import SqliteLog
 from raft.transport import describe
 from raft.waiters import ID_BYTES
@@ -351,11 +351,7 @@ async def _create_log(path: Path, identity: Identity, start: Snapshot) -> Sqlite
     log = await SqliteLog.create(temporary, identity, start)
     await log.close()
     temporary.replace(path)
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(path.parent)
     return await SqliteLog.open_existing(path, identity)
 
 

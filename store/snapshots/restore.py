@@ -7,7 +7,6 @@ member of the new cluster is restored from the same file and begins at the same 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from typing import Final
 
 from raft.core.types import ConfState, Snapshot
 from raft.log import Identity
+from raft.sqlite import sync_directory
 from raft.sqlite_log import SqliteLog
 from store import backend
 from store.bbolt.format import BoltError
@@ -217,11 +217,7 @@ def _bump(db: sqlite3.Connection, revision: int) -> None:
 
 
 def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(path)
 
 
 __all__ = ["Restored", "restore"]

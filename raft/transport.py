@@ -274,12 +274,18 @@ async def _keep_alive(connection: _Outgoing) -> None:
     while not connection.gone.is_set():
         connection.send(Kind.PING)
         try:
-            async with asyncio.timeout(PING_INTERVAL_S):
+            async with asyncio.timeout_at(_next_beat(loop)):
                 await connection.gone.wait()
         except TimeoutError:
             if loop.time() - connection.last_received > SILENCE_MAX_S:
                 connection.gone_reason = f"silent for {SILENCE_MAX_S:g} s"
                 return
+
+
+def _next_beat(loop: asyncio.AbstractEventLoop) -> float:
+    """When pings are due next: at the same instants for all connections, since an idle member pays for being
+    woken and hardly for what it then does."""
+    return (loop.time() // PING_INTERVAL_S + 1) * PING_INTERVAL_S
 
 
 async def _drained(connection: _Outgoing) -> None:
@@ -464,8 +470,9 @@ class TcpTransport:
         async with asyncio.TaskGroup() as group:
             self._group = group
             self._reconcile()
+            loop = asyncio.get_running_loop()
             while True:
-                await asyncio.sleep(PING_INTERVAL_S)  # time is what is waited for
+                await asyncio.sleep(_next_beat(loop) - loop.time())  # time is what is waited for
                 self._close_silent()
 
     def _close_silent(self) -> None:

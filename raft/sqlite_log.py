@@ -62,7 +62,7 @@ class SqliteLog:
         """A new log that begins just after ``snapshot`` (index 0 and no voters for a member that will join)."""
         if path.exists():
             raise LogError(path, "a log is already there", "start the member without bootstrapping it again")
-        database = await sqlite.connect(path, synchronous="FULL")
+        database = await sqlite.connect(path, synchronous="FULL", preallocate_wal=True)
         log = cls(path, database)
         try:
             await database.run(_create, identity, snapshot)
@@ -80,7 +80,7 @@ class SqliteLog:
             raise LogError(path, "the raft log is missing", _REPLACE_MEMBER)
         database: sqlite.Database | None = None
         try:
-            database = await sqlite.connect(path, synchronous="FULL")
+            database = await sqlite.connect(path, synchronous="FULL", preallocate_wal=True)
             found = await database.run(_check)
         except (sqlite3.DatabaseError, ValueError) as error:
             if database is not None:

@@ -31,7 +31,7 @@ class _Call:
 
     def __init__(self, done: Done) -> None:
         self.done = done
-        self.body = b""
+        self.body = bytearray()
         self.status = b""
 
 
@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
         elif call.status != b"0":
             self._fail(f"a call ended with status {call.status.decode() or 'none'}")
         else:
-            call.done(call.body[5:])
+            call.done(bytes(memoryview(call.body)[5:]))
 
 
 def _framed(message: bytes) -> bytes:

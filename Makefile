@@ -6,7 +6,7 @@ RUN    := $(VENV)/.installed
 DEV    := $(VENV)/.installed-dev
 ARGS   ?=
 
-.PHONY: up test lint format bench mutants proto clean
+.PHONY: up test lint format bench mutants cases differential proto clean
 
 up: $(RUN)              ## start three members and an API server; Ctrl-C stops them
 	@exec $(BIN)/kvorum up $(ARGS)
@@ -26,6 +26,12 @@ format: $(DEV)
 
 mutants: $(RUN)         ## every deliberate fault must be found by a test (about five minutes)
 	$(BIN)/python -m tests.mutants
+
+cases: $(RUN)           ## the recorded etcdctl cases of ../shared, on fresh members and on a follower (ten minutes)
+	$(BIN)/python -m tests.cases
+
+differential: $(RUN)    ## 20,000 random operations against Kvorum and a real etcd: every answer the same
+	$(BIN)/python -m tests.differential $(ARGS)
 
 bench: $(RUN)
 	$(BIN)/kvorum bench $(ARGS)

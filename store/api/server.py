@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
@@ -31,6 +31,7 @@ from store.errors import (
     unimplemented,
 )
 from store.etcdpb import election_pb2, lock_pb2, rpc_pb2
+from store.listener.messages import MessageError
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ _STATUS: Final = {status.value[0]: status for status in grpc.StatusCode}
 _ON_LEARNERS: Final = frozenset({"Status", "Range", "Snapshot"})
 
 Handler = Callable[..., Awaitable[Any]]
+Wanted = TypeVar("Wanted", bound=Exception)
 
 
 def server_options(options: ApiOptions) -> Sequence[tuple[str, int]]:
@@ -170,19 +172,22 @@ def _serialize(response: Any) -> bytes:
 
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], name: str, error: Exception) -> None:
     """End the call with the status of what went wrong."""
-    refusal = _refusal_in(error)
+    unreadable = _first(MessageError, error)
+    if unreadable is not None:
+        raise unreadable from None  # what the client sent is no message: the listener says so
+    refusal = _first(EtcdError, error)
     if refusal is None:
         log.error("%s failed", name, exc_info=error)
         refusal = EtcdError(Code.UNKNOWN, str(error) or type(error).__name__)
     await context.abort(_STATUS[refusal.code], refusal.message)
 
 
-def _refusal_in(error: BaseException) -> EtcdError | None:
-    """The EtcdError itself, or the first one in the group that a TaskGroup made of it."""
-    if isinstance(error, EtcdError):
+def _first(kind: type[Wanted], error: BaseException) -> Wanted | None:
+    """The error itself, or the first one of its kind in the group that a TaskGroup made of it."""
+    if isinstance(error, kind):
         return error
     if isinstance(error, BaseExceptionGroup):
-        return next(filter(None, map(_refusal_in, error.exceptions)), None)
+        return next(filter(None, (_first(kind, inner) for inner in error.exceptions)), None)
     return None
 
 

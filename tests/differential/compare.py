@@ -144,6 +144,8 @@ class Summary:
     revision: int = 1
     compacted: int = 0
     events: int = 0
+    compared: int = 1
+    """The histories up to this revision have been compared."""
 
 
 def compare(
@@ -160,6 +162,8 @@ def compare(
         operations = Operations(seed)
         for number in range(count):
             operation = operations.next()
+            if operation.method == "Compact":  # afterwards the history before it can no longer be asked for
+                _compare_events(servers, summary, operations.revision)
             answers = [
                 outcome(future, operation.request) for future in [server.begin(operation) for server in servers]
             ]
@@ -175,7 +179,8 @@ def compare(
             if number % 500 == 499:
                 progress(number + 1)
         summary.revision = operations.revision
-        summary.events = _compare_histories(servers, summary)
+        _compare_events(servers, summary, operations.revision)
+        _compare_hashes(servers)
     finally:
         for server in servers:
             server.close()
@@ -190,27 +195,28 @@ def _difference(number: int, operation: Operation, answers: list[tuple[str, Any]
     return f"operation {number}, {operation.service}.{operation.method}\n{show(operation.request)}\n{shown}"
 
 
-def _compare_histories(servers: tuple[Server, Server], summary: Summary) -> int:
-    first, last = summary.compacted + 1, summary.revision
-    count = 0
+def _compare_events(servers: tuple[Server, Server], summary: Summary, last: int) -> None:
+    """All events since the last time, by a watch of everything, of a range and of a key."""
+    first, summary.compared = summary.compared + 1, last
     for key, end in ((b"\0", b"\0"), (b"a/", b"b"), (b"b/03", b"")):
-        whole = key == b"\0"
-        until = last if whole else _last_change(servers[0], key, end)
-        ours, theirs = (
-            (server.history(key, end, first, until) for server in servers) if until >= first else ([], [])
-        )
+        until = last if key == b"\0" else _last_change(servers[0], key, end)
+        if until < first:
+            continue
+        ours, theirs = (server.history(key, end, first, until) for server in servers)
         if ours != theirs:
             for number, (our, their) in enumerate(zip(ours, theirs, strict=False)):
                 if our != their:
                     raise Differs(f"event {number} of {key!r}: kvorum\n{show(our)}\netcd\n{show(their)}")
             raise Differs(f"{len(ours)} and {len(theirs)} events of {key!r}")
-        count += len(ours)
+        summary.events += len(ours)
+
+
+def _compare_hashes(servers: tuple[Server, Server]) -> None:
     hashes = [
         server.ask(Operation("Maintenance", "HashKV", rpc_pb2.HashKVRequest(revision=0))) for server in servers
     ]
     if hashes[0] != hashes[1]:
         raise Differs(f"HashKV: kvorum {hashes[0]}, etcd {hashes[1]}")
-    return count
 
 
 def _last_change(server: Server, key: bytes, end: bytes) -> int:

@@ -19,4 +19,4 @@ async def test_a_random_stream_of_operations_gets_etcds_answers(tmp_path: Path) 
     answered = sum(count for name, count in summary.outcomes.items() if name.endswith(" ok"))
     assert answered > OPERATIONS * 0.6
     assert summary.compacted > 1
-    assert summary.events > 50
+    assert summary.events >= summary.revision - 1  # every revision has at least one

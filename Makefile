@@ -6,7 +6,7 @@ RUN    := $(VENV)/.installed
 DEV    := $(VENV)/.installed-dev
 ARGS   ?=
 
-.PHONY: up test lint format bench mutants cases differential proto clean
+.PHONY: up test lint format bench mutants cases differential fuzz proto clean
 
 up: $(RUN)              ## start three members and an API server; Ctrl-C stops them
 	@exec $(BIN)/kvorum up $(ARGS)
@@ -32,6 +32,9 @@ cases: $(RUN)           ## the recorded etcdctl cases of ../shared, on fresh mem
 
 differential: $(RUN)    ## 20,000 random operations against Kvorum and a real etcd: every answer the same
 	$(BIN)/python -m tests.differential $(ARGS)
+
+fuzz: $(RUN)            ## 100,000 raw requests over every RPC of three members
+	$(BIN)/python -m tests.fuzz $(ARGS)
 
 bench: $(RUN)
 	$(BIN)/kvorum bench $(ARGS)

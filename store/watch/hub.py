@@ -57,7 +57,7 @@ class Outlet(Protocol):
     @property
     def has_room(self) -> bool: ...
     def offer(self, watcher: Watcher, revision: int, events: Sequence[Event], size: int) -> bool:
-        """Queue one answer whose events weigh ``size`` bytes; False, and nothing queued, when the stream is full."""
+        """Queue one answer whose events weigh ``size`` bytes; False, and nothing queued, when it is full."""
         ...
 
     def compacted(self, watcher: Watcher, compact_revision: int) -> None:

@@ -55,9 +55,10 @@ class Figures:
 
     def __str__(self) -> str:
         return (
-            f"pending {self.pending / MB:.0f} MB, memory {self.before / MB:.1f} MB, +{self.stopped_growth / MB:.1f} MB while stopped, "
-            f"+{self.growth / MB:.1f} MB until caught up; {self.received} events received; "
-            f"worst put {self.worst_put_s * 1e3:.0f} ms, worst get of another client {self.worst_get_s * 1e3:.0f} ms"
+            f"pending {self.pending / MB:.0f} MB, memory {self.before / MB:.1f} MB, "
+            f"+{self.stopped_growth / MB:.1f} MB while stopped, +{self.growth / MB:.1f} MB until caught up; "
+            f"{self.received} events received; worst put {self.worst_put_s * 1e3:.0f} ms, "
+            f"worst get of another client {self.worst_get_s * 1e3:.0f} ms"
         )
 
 
@@ -196,7 +197,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=1000)
     parser.add_argument("--kind", choices=KINDS, default="live")
     args = parser.parse_args()
-    print(f"{args.kind}: {asyncio.run(measure(args.megabytes, args.kind))}")
+    sys.stdout.write(f"{args.kind}: {asyncio.run(measure(args.megabytes, args.kind))}\n")
 
 
 if __name__ == "__main__":

@@ -4,9 +4,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 RUN    := $(VENV)/.installed
 DEV    := $(VENV)/.installed-dev
+CLIENTS ?= .clients
 ARGS   ?=
 
-.PHONY: up test lint format bench mutants proto clean
+.PHONY: up test lint format bench mutants clients proto clean
 
 up: $(RUN)              ## start three members and an API server; Ctrl-C stops them
 	@exec $(BIN)/kvorum up $(ARGS)
@@ -26,6 +27,10 @@ format: $(DEV)
 
 mutants: $(RUN)         ## every deliberate fault must be found by a test (about five minutes)
 	$(BIN)/python -m tests.mutants
+
+clients: $(RUN)         ## other people's client libraries, installed into $(CLIENTS), against a member
+	PYTHON=$(PYTHON) tests/clients/install.sh $(CLIENTS)
+	KVORUM_CLIENTS=$(CLIENTS) $(BIN)/python -m pytest tests/clients $(ARGS)
 
 bench: $(RUN)
 	$(BIN)/kvorum bench $(ARGS)

@@ -14,16 +14,13 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kvorum.layout import Process
-from kvorum.processes import Child, stop_all
 from store.client import EtcdClient, EtcdWatch
 from store.etcdpb import rpc_pb2
-from tests.ports import free_base
+from tests.listener.process import Running, member_process
 
 MB: Final = 1 << 20
 VALUE_BYTES: Final = MB
@@ -84,46 +81,23 @@ class Memory:
         return int(found[1]) * 1024
 
 
-@contextlib.asynccontextmanager
-async def member_process(folder: Path) -> AsyncIterator[tuple[str, Process]]:
-    """One member in a process of its own; its client URL."""
-    port = free_base(2)
-    client, peer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port + 1}"
-    command = [
-        sys.executable, "-m", "kvorum", "member", "--name", "m1", "--data-dir", str(folder / "m1"),
-        "--listen-client-urls", client, "--advertise-client-urls", client,
-        "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"m1={peer}",
-        *_SHORT_LOG,
-    ]  # fmt: skip
-    child = Child("m1", command, folder / "m1.log")
-    try:
-        async with asyncio.timeout(30):
-            await child.ready()
-        yield client, child.process
-    finally:
-        await stop_all([child.process])
-        child.reap()
-
-
 async def measure(megabytes: int, kind: str, warm_up: int = WARM_UP) -> Figures:
     """Overwrite one key of 1 MB so many times beside a reader that does not read; then let it read."""
     with tempfile.TemporaryDirectory(prefix="kvorum-reader") as folder:
-        async with asyncio.timeout(TIMEOUT_S), member_process(Path(folder)) as (url, process):
-            client = EtcdClient([url])
+        async with asyncio.timeout(TIMEOUT_S), member_process(Path(folder), *_SHORT_LOG) as member:
+            client = EtcdClient([member.url])
             try:
-                return await _measure(client, url, process, megabytes, kind, warm_up)
+                return await _measure(client, member, megabytes, kind, warm_up)
             finally:
                 await client.aclose()
 
 
-async def _measure(
-    client: EtcdClient, url: str, process: Process, megabytes: int, kind: str, warm_up: int
-) -> Figures:
+async def _measure(client: EtcdClient, member: Running, megabytes: int, kind: str, warm_up: int) -> Figures:
     # What serves a reader is in memory before the measurement: code, threads, buffers of the database.
     await _write(client, warm_up)
     await _read_all(await _watch(client, "live", 2), warm_up)
-    memory, first = Memory(process.pid), warm_up + 2
-    other = EtcdClient([url])
+    memory, first = Memory(member.process.pid), warm_up + 2
+    other = EtcdClient([member.url])
     stop, latencies = asyncio.Event(), [0.0]
     beside = asyncio.create_task(_beside(other, stop, latencies))
     watch: EtcdWatch | None = None

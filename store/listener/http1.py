@@ -85,6 +85,9 @@ class Http1Connection(asyncio.Protocol):
     def stop(self) -> None:
         self._transport.close()
 
+    def abort(self) -> None:
+        self._transport.abort()
+
 
 class Http1:
     """The aiohttp side of a listener: one low-level server, many connections."""

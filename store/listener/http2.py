@@ -393,6 +393,10 @@ class Http2Connection(asyncio.Protocol):
         """Close now, whatever is still running."""
         self._say_goodbye()
 
+    def abort(self) -> None:
+        """Close without waiting for the peer to take what it has not taken."""
+        self._transport.abort()
+
 
 def peer_name(transport: asyncio.BaseTransport) -> str:
     """A transport's peer as ``ipv4:HOST:PORT``, ``ipv6:[HOST]:PORT`` or ``unix:``."""

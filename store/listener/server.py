@@ -23,11 +23,13 @@ from store.listener.tls import ServerTls
 log = logging.getLogger(__name__)
 
 CANCEL_WAIT_S: Final = 0.5
+"""How long cancelled calls may take to end, and then closed connections to be gone."""
 
 
 class _Connection(Protocol):
     def drain(self) -> None: ...
     def stop(self) -> None: ...
+    def abort(self) -> None: ...
 
 
 class _CallDetails(NamedTuple):
@@ -139,10 +141,23 @@ class Server:
             if late:
                 log.warning("%d calls did not end when they were cancelled", len(late))
         await self.http1.close()
+        await self._wait_until_gone()
         for path in self._paths:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
         self._paths.clear()
+
+    async def _wait_until_gone(self) -> None:
+        """Closing takes a connection a while, with TLS a message of the peer: nothing of it outlives the stop."""
+        for server in self._servers:
+            if isinstance(server, TlsAcceptor):
+                await server.wait_closed()
+        for wait_s in (CANCEL_WAIT_S, CANCEL_WAIT_S):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._empty.wait()
+            for connection in list(self._connections):
+                connection.abort()
 
     # -- what connections tell ----------------------------------------------------------------------------
 

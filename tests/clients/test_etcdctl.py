@@ -20,6 +20,7 @@ Ctl = Callable[..., str]
 
 
 def program(version: str) -> Path:
+    installed("")  # a plain etcdctl of 3.5 is in the default suite already, with the clusters
     if version == "3.4":
         return installed("etcdctl-3.4/usr/bin/etcdctl")
     found = Path(sys.executable).parent / "etcdctl"

@@ -85,8 +85,9 @@ class Http1Connection(asyncio.Protocol):
     def stop(self) -> None:
         self._transport.close()
 
-    def abort(self) -> None:
-        self._transport.abort()
+    def abort(self, *, only_if_sent: bool = False) -> None:
+        if not (only_if_sent and self._transport.get_write_buffer_size()):
+            self._transport.abort()
 
 
 class Http1:

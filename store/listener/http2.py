@@ -393,9 +393,10 @@ class Http2Connection(asyncio.Protocol):
         """Close now, whatever is still running."""
         self._say_goodbye()
 
-    def abort(self) -> None:
+    def abort(self, *, only_if_sent: bool = False) -> None:
         """Close without waiting for the peer to take what it has not taken."""
-        self._transport.abort()
+        if not (only_if_sent and self._transport.get_write_buffer_size()):
+            self._transport.abort()
 
 
 def peer_name(transport: asyncio.BaseTransport) -> str:

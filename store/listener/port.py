@@ -73,6 +73,6 @@ class Accepted(asyncio.Protocol):
     def stop(self) -> None:
         self.abort()
 
-    def abort(self) -> None:
+    def abort(self, *, only_if_sent: bool = False) -> None:
         if self._transport is not None:
             self._transport.abort()

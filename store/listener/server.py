@@ -24,12 +24,14 @@ log = logging.getLogger(__name__)
 
 CANCEL_WAIT_S: Final = 0.5
 """How long cancelled calls may take to end, and then closed connections to be gone."""
+GOODBYE_WAIT_S: Final = 0.05
+"""How long a peer is waited for that has been sent everything: with TLS it should say goodbye as well."""
 
 
 class _Connection(Protocol):
     def drain(self) -> None: ...
     def stop(self) -> None: ...
-    def abort(self) -> None: ...
+    def abort(self, *, only_if_sent: bool = False) -> None: ...
 
 
 class _CallDetails(NamedTuple):
@@ -127,9 +129,7 @@ class Server:
         for connection in list(self._connections):
             connection.drain()
         if grace_s and self._connections:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(grace_s):
-                    await self._empty.wait()
+            await self._wait_empty(grace_s)
         running = [call.cancel() for connection in self._connections for call in _calls(connection)]
         for connection in list(self._connections):
             connection.stop()
@@ -152,12 +152,18 @@ class Server:
         for server in self._servers:
             if isinstance(server, TlsAcceptor):
                 await server.wait_closed()
-        for wait_s in (CANCEL_WAIT_S, CANCEL_WAIT_S):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._empty.wait()
-            for connection in list(self._connections):
-                connection.abort()
+        await self._wait_empty(GOODBYE_WAIT_S)
+        for connection in list(self._connections):
+            connection.abort(only_if_sent=True)
+        await self._wait_empty(CANCEL_WAIT_S)
+        for connection in list(self._connections):
+            connection.abort()
+        await self._wait_empty(CANCEL_WAIT_S)
+
+    async def _wait_empty(self, timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._empty.wait()
 
     # -- what connections tell ----------------------------------------------------------------------------
 

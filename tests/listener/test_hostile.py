@@ -250,6 +250,24 @@ async def test_smuggling_attempts_are_bad_requests(target: Target, smuggled: byt
     assert (await peer.closed()).startswith((b"HTTP/1.1 400", b"HTTP/1.0 400"))
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"Content-Encoding: gzip\r\nContent-Length: 9\r\n\r\nnot gzip!",
+        b"Content-Encoding: deflate\r\nContent-Length: 9\r\n\r\nnot zlib!",
+        b"Content-Encoding: br\r\nContent-Length: 9\r\n\r\nnot br...",
+        b"Content-Encoding: zstd\r\nContent-Length: 9\r\n\r\nnot zstd!",
+        b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n3\r\nabcXX",
+    ],
+    ids=["gzip", "deflate", "br", "zstd", "chunk-size", "chunk-end"],
+)
+async def test_bodies_that_cannot_be_decoded_are_bad_requests(target: Target, request_: bytes) -> None:
+    peer = await Peer.connect(target.port, b"POST /v3/kv/put HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + request_)
+    answer = await peer.closed()
+    assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.0 400")), answer
+
+
 async def test_pipelined_requests_whose_answers_nobody_reads(target: Target) -> None:
     peer = await Peer.connect(target.port, b"")
     one = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"

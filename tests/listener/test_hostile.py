@@ -263,7 +263,9 @@ async def test_smuggling_attempts_are_bad_requests(target: Target, smuggled: byt
     ids=["gzip", "deflate", "br", "zstd", "chunk-size", "chunk-end"],
 )
 async def test_bodies_that_cannot_be_decoded_are_bad_requests(target: Target, request_: bytes) -> None:
-    peer = await Peer.connect(target.port, b"POST /v3/kv/put HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + request_)
+    peer = await Peer.connect(
+        target.port, b"POST /v3/kv/put HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + request_
+    )
     answer = await peer.closed()
     assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.0 400")), answer
 

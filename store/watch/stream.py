@@ -9,17 +9,19 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from store.errors import COMPACTED
 from store.etcdpb import rpc_pb2
 from store.mvcc.index import FROM_KEY
-from store.mvcc.record import Event
+from store.mvcc.record import Event, Part
 from store.watch.hub import Watcher, WatchHub
 from store.wire import field_bytes, field_varint
 
 QUEUE_RESPONSES: Final = 128
-QUEUE_BYTES: Final = 32 << 20
+QUEUE_BYTES: Final = 4 << 20
+"""What a client that reads too slowly may have waiting; more of it is read again when the client has read this."""
 INVALID_ID: Final = -1
 DEFAULT_FRAGMENT_BYTES: Final = 1572864 + 512 * 1024
 
@@ -192,19 +194,20 @@ class WatchStream:
         head += field_varint(b"\x28", answer.compact_revision)
         if answer.reason:
             head += field_bytes(b"\x32", answer.reason.encode())
-        events = [e.wire_with_prev() if answer.prev_kv else e.wire() for e in answer.events]
+        events = [e.parts(prev_kv=answer.prev_kv) for e in answer.events]
         if not answer.may_fragment or len(events) < 2:
-            return iter((head + b"".join(events),))
+            return iter((b"".join((head, *chain.from_iterable(events))),))
         return self._fragments(head, events)
 
-    def _fragments(self, head: bytes, events: list[bytes]) -> Iterator[bytes]:
+    def _fragments(self, head: bytes, events: list[tuple[Part, ...]]) -> Iterator[bytes]:
         """Cut between events so that a part stays below the limit, unless one event alone exceeds it."""
-        part: list[bytes] = []
+        fragment: list[Part] = []
         size = len(head)
         for event in events:
-            if part and size + len(event) >= self._fragment_bytes:
-                yield head + b"\x38\x01" + b"".join(part)
-                part, size = [], len(head)
-            part.append(event)
-            size += len(event)
-        yield head + b"".join(part)
+            event_size = sum(map(len, event))
+            if fragment and size + event_size >= self._fragment_bytes:
+                yield b"".join((head, b"\x38\x01", *fragment))
+                fragment, size = [], len(head)
+            fragment += event
+            size += event_size
+        yield b"".join((head, *fragment))

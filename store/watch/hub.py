@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from store.mvcc.index import FROM_KEY
 from store.mvcc.record import Event
 from store.watch.interest import Interest
+from store.wire import field_varint
 
 BATCH_REVISIONS: Final = 1000
 """Most revisions in one answer from history."""
@@ -72,6 +73,7 @@ class Watcher:
         "end",
         "fragment",
         "id",
+        "id_field",
         "key",
         "next_revision",
         "no_delete",
@@ -86,6 +88,8 @@ class Watcher:
     def __init__(self, outlet: Outlet, watch_id: int, key: bytes, end: bytes, next_revision: int) -> None:
         self.outlet = outlet
         self.id = watch_id
+        self.id_field = field_varint(b"\x10", watch_id)
+        """The id as every answer's field of it, encoded once."""
         self.key = key
         self.end = end
         self.next_revision = next_revision

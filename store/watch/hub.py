@@ -177,6 +177,9 @@ class WatchHub:
         self._remember(revision, events, size)
         if not self._interest:
             return
+        if len(events) == 1:
+            self._notify_of_one(revision, events, size)
+            return
         matched: dict[Watcher, list[Event]] = {}
         for event in events:
             for watcher in self._interest.matching(event.key):
@@ -189,6 +192,19 @@ class WatchHub:
             # The size of the whole revision is an upper bound that need not be counted per watcher.
             if not watcher.outlet.offer(watcher, revision, part, size):
                 self._fall_behind(watcher, revision)
+
+    def _notify_of_one(self, revision: int, events: Sequence[Event], size: int) -> None:
+        """The usual case, with one list for all: a key may have thousands of watchers."""
+        event = events[0]
+        full = [
+            watcher
+            for watcher in self._interest.matching(event.key)
+            if revision >= watcher.next_revision
+            and watcher.wants(event)
+            and not watcher.outlet.offer(watcher, revision, events, size)
+        ]
+        for watcher in full:
+            self._fall_behind(watcher, revision)
 
     def _fall_behind(self, watcher: Watcher, revision: int) -> None:
         self.overflows += 1

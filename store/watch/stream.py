@@ -73,6 +73,8 @@ class WatchStream:
         self._next_id = 0
         self._queue: deque[_Answer | _Delivery] = deque()
         self._queued_bytes = 0
+        self._last_key: tuple[int, Event | None, bool] = (0, None, False)
+        self._last_head = self._last_tail = b""
         self._wake = asyncio.Event()
         self._drained = asyncio.Event()
         self._drained.set()
@@ -213,17 +215,27 @@ class WatchStream:
 
     def _encode(self, answer: _Answer | _Delivery) -> bytes | Iterator[bytes]:
         """One message, or those of its fragments."""
-        head = self._header(answer.revision)
         if isinstance(answer, _Answer):
-            return head + _about(answer)
+            return self._header(answer.revision) + _about(answer)
         watcher, events = answer.watcher, answer.events
-        head += watcher.id_field
         if len(events) == 1:
-            return b"".join((head, *events[0].parts(prev_kv=watcher.prev_kv)))
+            return self._encode_one(watcher, answer.revision, events[0])
+        head = self._header(answer.revision) + watcher.id_field
         parts = [event.parts(prev_kv=watcher.prev_kv) for event in events]
         if watcher.fragment:
             return self._fragments(head, parts)
         return b"".join((head, *chain.from_iterable(parts)))
+
+    def _encode_one(self, watcher: Watcher, revision: int, event: Event) -> bytes:
+        """Neighbours in the queue often tell the same of a key to several watchers: only the id differs then."""
+        key = (revision, event, watcher.prev_kv)
+        if key != self._last_key:
+            head = self._header(revision)
+            tail = b"".join(event.parts(prev_kv=watcher.prev_kv))
+            if len(tail) > BATCH_BYTES:
+                return head + watcher.id_field + tail
+            self._last_key, self._last_head, self._last_tail = key, head, tail
+        return self._last_head + watcher.id_field + self._last_tail
 
     def _fragments(self, head: bytes, events: list[tuple[Part, ...]]) -> Iterator[bytes]:
         """Cut between events so that a part stays below the limit, unless one event alone exceeds it."""

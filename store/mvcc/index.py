@@ -37,7 +37,10 @@ class KeyIndex:
         self.keys: SortedList[bytes] = SortedList()
         self.history: dict[bytes, array[int]] = {}
         self.dead: SortedList[bytes] = SortedList()
-        self._lifecycle: list[tuple[int, bytes, int]] = []
+        # Births and deaths in order, as ``position * 2 + is_death`` and key: two columns, not tuples, since
+        # there may be as many as keys.
+        self._lifecycle = array("q")
+        self._lifecycle_keys: list[bytes] = []
         self._lifecycle_from = 0
 
     # -- changes ------------------------------------------------------------------------------------------
@@ -56,7 +59,7 @@ class KeyIndex:
             self.keys.add(key)
             if key in self.history:
                 self.dead.remove(key)
-            self._note_lifecycle(version.pos, key, 1)
+            self._note_lifecycle(version.pos * 2, key)
         self.live[key] = version
 
     def delete(self, key: bytes, pos: int) -> None:
@@ -65,14 +68,16 @@ class KeyIndex:
         self.history.setdefault(key, array("q")).extend((previous.pos * 2, pos * 2 + 1))
         self.keys.remove(key)
         self.dead.add(key)
-        self._note_lifecycle(pos, key, -1)
+        self._note_lifecycle(pos * 2 + 1, key)
 
-    def _note_lifecycle(self, pos: int, key: bytes, change: int) -> None:
+    def _note_lifecycle(self, entry: int, key: bytes) -> None:
         log = self._lifecycle
-        log.append((pos, key, change))
+        log.append(entry)
+        self._lifecycle_keys.append(key)
         if len(log) >= 2 * LIFECYCLE_LIMIT:
             del log[:LIFECYCLE_LIMIT]
-            self._lifecycle_from = log[0][0]
+            del self._lifecycle_keys[:LIFECYCLE_LIMIT]
+            self._lifecycle_from = log[0] >> 1
 
     def loaded(self, next_pos: int) -> None:
         """Complete the index after ``live`` and ``history`` were filled from the state database.
@@ -149,13 +154,14 @@ class KeyIndex:
             return int(self.at(key, revision) is not None)
         since = position(revision + 1)
         count = _size_between(self.keys, key, end)
-        first = bisect_left(self._lifecycle, (since,))
+        first = bisect_left(self._lifecycle, since * 2)
         if since < self._lifecycle_from or len(self._lifecycle) - first > count + len(self.dead):
             entries = merge(_between(self.keys, key, end), _between(self.dead, key, end))
             return sum(1 for k in entries if self.at(k, revision) is not None)
-        for _, k, change in islice(self._lifecycle, first, None):
+        for number in range(first, len(self._lifecycle)):
+            k = self._lifecycle_keys[number]
             if k >= key and (end == FROM_KEY or k < end):
-                count -= change
+                count += 1 if self._lifecycle[number] & 1 else -1
         return count
 
     def before(self, key: bytes, pos: int) -> Version | int | None:

@@ -32,6 +32,9 @@ CREATE TABLE IF NOT EXISTS bucket (
 ) WITHOUT ROWID;
 PRAGMA user_version = {SCHEMA_VERSION};
 """
+WRITER_CACHE_BYTES: Final = 16 << 20
+READER_CACHE_BYTES: Final = 2 << 20
+"""History is read once and in order: what a cache of SQLite's would hold, the operating system's holds already."""
 FETCH_CHUNK: Final = 500
 """Rows named in one SELECT ... IN."""
 
@@ -65,7 +68,7 @@ def connect(path: Path, *, create: bool = True) -> sqlite3.Connection:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA wal_autocheckpoint = 0")
-        db.execute("PRAGMA cache_size = -16384")
+        db.execute(f"PRAGMA cache_size = -{(WRITER_CACHE_BYTES if create else READER_CACHE_BYTES) // 1024}")
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version > SCHEMA_VERSION:
             raise ValueError(f"{path}: schema {version} is newer than this program's {SCHEMA_VERSION}")

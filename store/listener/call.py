@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import grpc
 import grpc.aio
 
+from store.listener.links import StreamOwner
 from store.listener.messages import CODE_EXHAUSTED, CODE_INTERNAL, PREFIX_BYTES, Deframer, MessageError, frame
 from store.listener.metadata import (
     Headers,
@@ -20,9 +21,6 @@ from store.listener.metadata import (
     encode_message,
     encode_metadata,
 )
-
-if TYPE_CHECKING:
-    from store.listener.http2 import Http2Connection
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +42,7 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
 
     def __init__(
         self,
-        connection: Http2Connection,
+        connection: StreamOwner,
         stream_id: int,
         headers: Headers,
         fields: Mapping[bytes, bytes],

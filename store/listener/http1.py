@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from store.listener.http import HttpRequest, HttpResponse
 from store.listener.http2 import peer_name
-
-if TYPE_CHECKING:
-    from store.listener.server import Server
+from store.listener.links import Listener
 
 log = logging.getLogger(__name__)
 
@@ -26,12 +24,13 @@ _SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Le
 class Http1Connection(asyncio.Protocol):
     """Passes bytes to aiohttp; closes a connection whose request header does not arrive in time."""
 
-    def __init__(self, server: Server, transport: asyncio.Transport) -> None:
+    def __init__(self, server: Listener, http1: Http1, transport: asyncio.Transport) -> None:
         self._server = server
+        self._http1 = http1
         self._transport = transport
         self._active = 0
         self._lost = False
-        self._handler = server.http1.for_connection(self)
+        self._handler = http1.for_connection(self)
         self._timer: asyncio.TimerHandle | None = None
         self._handler.connection_made(transport)
 
@@ -74,7 +73,7 @@ class Http1Connection(asyncio.Protocol):
             self._timer.cancel()
         self._server.forget(self)
         self._handler.connection_lost(exc)
-        self._server.http1.forget(self._handler)
+        self._http1.forget(self._handler)
 
     def drain(self) -> None:
         """Let a running request finish; an idle connection is closed."""
@@ -94,7 +93,7 @@ class Http1Connection(asyncio.Protocol):
 class Http1:
     """The aiohttp side of a listener: one low-level server, many connections."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Listener) -> None:
         self._server = server
         self._web: web.Server | None = None
         self._owners: dict[web.RequestHandler, Http1Connection] = {}

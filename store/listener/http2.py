@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import ngh2
 
 from store.listener.call import Call
 from store.listener.http2_plain import PlainStream
+from store.listener.links import Listener
 from store.listener.messages import Budget
-
-if TYPE_CHECKING:
-    from store.listener.server import Server
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +32,7 @@ _PING: Final = b"kvorum\0\0"
 class Http2Connection(asyncio.Protocol):
     """A protocol for a transport whose first bytes are HTTP/2; the listener hands it over with those bytes."""
 
-    def __init__(self, server: Server, transport: asyncio.Transport) -> None:
+    def __init__(self, server: Listener, transport: asyncio.Transport) -> None:
         self.server = server
         self.limits = server.limits
         self.loop = server.loop

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote
 
 from store.listener.http import HttpRequest, HttpResponse
+from store.listener.links import StreamOwner
 from store.listener.metadata import Headers
-
-if TYPE_CHECKING:
-    from store.listener.http2 import Http2Connection
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +17,7 @@ log = logging.getLogger(__name__)
 class PlainStream:
     """Collects the request, runs the application, sends its answer."""
 
-    def __init__(self, connection: Http2Connection, stream_id: int, headers: Headers) -> None:
+    def __init__(self, connection: StreamOwner, stream_id: int, headers: Headers) -> None:
         self._connection = connection
         self._stream_id = stream_id
         self._headers = headers

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable
+from typing import cast
 
-from store.listener.http1 import Http1Connection
+from store.listener.http1 import Http1, Http1Connection
 from store.listener.http2 import PREFACE, Http2Connection, peer_name
-
-if TYPE_CHECKING:
-    from store.listener.server import Server
+from store.listener.links import Listener
 
 log = logging.getLogger(__name__)
 
@@ -18,8 +17,9 @@ log = logging.getLogger(__name__)
 class Accepted(asyncio.Protocol):
     """Hands itself over to HTTP/2 when the connection preface arrives, to HTTP/1.1 when anything else does."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Listener, http1: Http1) -> None:
         self._server = server
+        self._http1 = http1
         self._transport: asyncio.Transport | None = None
         self._received = b""
         self._timer: asyncio.TimerHandle | None = None
@@ -39,15 +39,15 @@ class Accepted(asyncio.Protocol):
     def _sniff(self) -> None:
         start = self._received[: len(PREFACE)]
         if not PREFACE.startswith(start):
-            self._hand_over(Http1Connection)
+            self._hand_over(lambda to: Http1Connection(self._server, self._http1, to))
         elif len(start) == len(PREFACE):
-            self._hand_over(Http2Connection)
+            self._hand_over(lambda to: Http2Connection(self._server, to))
 
-    def _hand_over(self, kind: type[Http1Connection] | type[Http2Connection]) -> None:
+    def _hand_over(self, make: Callable[[asyncio.Transport], Http1Connection | Http2Connection]) -> None:
         assert self._transport is not None
         if self._timer is not None:
             self._timer.cancel()
-        connection = kind(self._server, self._transport)
+        connection = make(self._transport)
         self._server.replace(self, connection)
         self._transport.set_protocol(connection)
         connection.data_received(self._received)

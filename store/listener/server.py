@@ -8,7 +8,7 @@ import logging
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from store.listener.accept import BACKLOG, TlsAcceptor, tls_server, tls_unix_server
 from store.listener.call import Call
@@ -16,6 +16,7 @@ from store.listener.http import HttpApplication, not_found
 from store.listener.http1 import Http1
 from store.listener.http2 import Http2Connection
 from store.listener.limits import Limits
+from store.listener.links import Connection
 from store.listener.metadata import Headers, decode_metadata, encode_message
 from store.listener.port import Accepted
 from store.listener.tls import ServerTls
@@ -26,12 +27,6 @@ CANCEL_WAIT_S: Final = 0.5
 """How long cancelled calls may take to end, and then closed connections to be gone."""
 GOODBYE_WAIT_S: Final = 0.05
 """How long a peer is waited for that has been sent everything: with TLS it should say goodbye as well."""
-
-
-class _Connection(Protocol):
-    def drain(self) -> None: ...
-    def stop(self) -> None: ...
-    def abort(self, *, only_if_sent: bool = False) -> None: ...
 
 
 class _CallDetails(NamedTuple):
@@ -57,7 +52,7 @@ class Server:
         self._methods: dict[bytes, Any] = {}
         self._services: set[str] = set()
         self._generic: list[Any] = []
-        self._connections: set[_Connection] = set()
+        self._connections: set[Connection] = set()
         self._servers: list[asyncio.AbstractServer | TlsAcceptor] = []
         self._paths: list[str] = []
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -104,12 +99,15 @@ class Server:
         """Serve on a TCP port, 0 for any; the port. Raises OSError when it cannot be had."""
         server: asyncio.Server | TlsAcceptor
         if tls is None:
-            server = await self.loop.create_server(lambda: Accepted(self), host, port, backlog=BACKLOG)
+            server = await self.loop.create_server(self._accepted, host, port, backlog=BACKLOG)
         else:
-            server = await tls_server(lambda: Accepted(self), host, port, tls, self.limits.handshake_timeout_s)
+            server = await tls_server(self._accepted, host, port, tls, self.limits.handshake_timeout_s)
         self._servers.append(server)
         bound: int = server.sockets[0].getsockname()[1]
         return bound
+
+    def _accepted(self) -> Accepted:
+        return Accepted(self, self.http1)
 
     async def listen_unix(self, path: str, tls: ServerTls | None = None) -> None:
         """Serve on a unix socket; one that was left behind is replaced. Raises OSError when it cannot be had."""
@@ -117,11 +115,9 @@ class Server:
             if stat.S_ISSOCK(os.stat(path).st_mode):
                 os.unlink(path)
         if tls is None:
-            self._servers.append(await self.loop.create_unix_server(lambda: Accepted(self), path, backlog=BACKLOG))
+            self._servers.append(await self.loop.create_unix_server(self._accepted, path, backlog=BACKLOG))
         else:
-            self._servers.append(
-                tls_unix_server(lambda: Accepted(self), path, tls, self.limits.handshake_timeout_s)
-            )
+            self._servers.append(tls_unix_server(self._accepted, path, tls, self.limits.handshake_timeout_s))
         self._paths.append(path)
 
     async def stop(self, grace_s: float | None = None) -> None:
@@ -170,7 +166,7 @@ class Server:
 
     # -- what connections tell ----------------------------------------------------------------------------
 
-    def admit(self, connection: _Connection) -> bool:
+    def admit(self, connection: Connection) -> bool:
         """Count a new connection in; False while stopping."""
         if self._stopping:
             return False
@@ -178,11 +174,11 @@ class Server:
         self._empty.clear()
         return True
 
-    def replace(self, old: _Connection, new: _Connection) -> None:
+    def replace(self, old: Connection, new: Connection) -> None:
         self._connections.discard(old)
         self._connections.add(new)
 
-    def forget(self, connection: _Connection) -> None:
+    def forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
         if not self._connections:
             self._empty.set()
@@ -203,5 +199,5 @@ class Server:
         return {"connections": len(self._connections), "calls": calls, "unsent_bytes": unsent}
 
 
-def _calls(connection: _Connection) -> Sequence[Call]:
+def _calls(connection: Connection) -> Sequence[Call]:
     return list(connection.running) if isinstance(connection, Http2Connection) else []

@@ -40,6 +40,15 @@ class MemoryTransport(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         return
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        """Nothing comes but what is handed over."""
+
+    def resume_reading(self) -> None:
+        """See pause_reading."""
+
     def close(self) -> None:
         self.closed = True
 

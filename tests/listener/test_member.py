@@ -14,10 +14,12 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from kvorum.certificates import Certificates
 from store.etcdpb import lock_pb2, lock_pb2_grpc, rpc_pb2, rpc_pb2_grpc
-from store.listener import Limits, Server
+from store.listener import Limits, Server, ServerTls, TlsFiles, client_context
 from tests.listener.echo import CHANNEL_OPTIONS, SERVICE, Echo, channel, ours
 from tests.listener.member import Loopback, loopback
+from tests.listener.raw import OPENING
 
 ETCDCTL = Path(sys.executable).parent / "etcdctl"
 VALUE = bytes(1024 * 1024)
@@ -114,6 +116,24 @@ async def test_an_idle_listener_stops_at_once() -> None:
         began = time.monotonic()
         await server.stop(5)
         assert time.monotonic() - began < 0.5
+
+
+async def test_a_stop_leaves_no_connection_behind(certificates: Certificates) -> None:
+    """Not of a peer that takes no part in the goodbye of TLS, either."""
+    pair = certificates.pair("server")
+    tls = ServerTls(TlsFiles(str(pair.cert_file), str(pair.key_file)))
+    context = client_context(TlsFiles(trusted_ca_file=str(certificates.ca_file)))
+    context.set_alpn_protocols(["h2"])
+    async with ours(Echo(), tls=tls) as (server, port):
+        reader, writer = await asyncio.open_connection("localhost", port, ssl=context)
+        writer.write(OPENING)
+        assert await reader.readexactly(9)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        began = time.monotonic()
+        await server.stop()
+        assert time.monotonic() - began < 1
+        assert server.statistics()["connections"] == 0
+        writer.transport.abort()
 
 
 async def test_unix_sockets(tmp_path: Path) -> None:

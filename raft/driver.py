@@ -86,6 +86,9 @@ class DriverConfig:
     max_unapplied_entries: int = 5000
     snapshot_count: int = 10_000
     catch_up_entries: int = 5_000
+    log_bytes: int = 32 << 20
+    """Data of entries kept in memory and in the log for members to catch up with: beyond it fewer entries stay
+    than ``catch_up_entries``, and a member that lacks more gets a snapshot."""
     pre_vote: bool = True
 
     @property
@@ -110,6 +113,31 @@ class _Storage(MemoryStorage):
     def __init__(self, position: Callable[[], Snapshot]) -> None:
         super().__init__()
         self._position = position
+        self.bytes = 0
+        """Of the entries' data."""
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        replaces = bool(entries) and entries[0].index <= self.last_index()
+        super().append(entries)
+        self.bytes = _data_bytes(self._entries) if replaces else self.bytes + _data_bytes(entries)
+
+    def apply_snapshot(self, snapshot: Snapshot) -> None:
+        super().apply_snapshot(snapshot)
+        self.bytes = 0
+
+    def compact(self, index: int) -> None:
+        super().compact(index)
+        self.bytes = _data_bytes(self._entries[1:])
+
+    def index_before_last(self, size: int) -> int:
+        """The index after which no more than ``size`` bytes of entries follow."""
+        index = self.last_index()
+        for entry in reversed(self._entries[1:]):
+            size -= len(entry.data)
+            if size < 0:
+                break
+            index -= 1
+        return index
 
     def initial_state(self) -> tuple[HardState, ConfState]:
         return super().initial_state()[0], self._position().conf_state
@@ -677,17 +705,26 @@ class RaftDriver:
             return
         config = self.config
         beyond = self._application.applied_index - self._log_snapshot_index
-        if beyond <= config.snapshot_count + config.catch_up_entries:
+        if beyond <= config.snapshot_count + config.catch_up_entries and not self._holds_too_much():
             return
         self._compacting = True
         assert self._group is not None
         self._group.create_task(self._compact(), name="compact-log")
 
+    def _holds_too_much(self) -> bool:
+        """Whether truncation by size is due: not while most of it is still to be applied."""
+        if self._storage.bytes <= self.config.log_bytes:
+            return False
+        return self._storage.index_before_last(self.config.log_bytes // 2) <= self._application.applied_index
+
     async def _compact(self) -> None:
         """Entries may go only once the state holds their effects *durably*: until then the log is all there is."""
         try:
             await self._application.make_durable()
-            index = self._application.durable_index - self.config.catch_up_entries
+            durable = self._application.durable_index
+            index = durable - self.config.catch_up_entries
+            if self._holds_too_much():
+                index = max(index, min(durable, self._storage.index_before_last(self.config.log_bytes // 2)))
             if index <= self._log_snapshot_index or self._sending_images:
                 return  # a received snapshot overtook this, or a peer needs the entries after the one it gets
             marker = Snapshot(index, self._storage.term(index), self._conf_state)
@@ -737,6 +774,10 @@ class RaftDriver:
         self._waiters.fail_all(OutcomeUnknown("this member stopped while the proposal was under way"))
         self._reads.fail_all(Stopped("this member is shutting down"))
         self._failure.cancel()
+
+
+def _data_bytes(entries: Sequence[Entry]) -> int:
+    return sum([len(entry.data) for entry in entries])
 
 
 def _request_id(data: bytes) -> int:

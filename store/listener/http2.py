@@ -307,24 +307,22 @@ class Http2Connection(asyncio.Protocol):
 
     def _write(self, queued: int) -> None:
         if queued < BULK_BYTES:
-            data = self.h2.data_to_send()
-            if data:
-                self.server.sent_bytes += len(data)
-                self.server.sent_bytes += len(data)
-            self._transport.write(data)
+            self._write_rest()
             return
         while not self._paused:
             data = self.h2.data_to_send(PIECE_BYTES)
             if not data:
                 return
-            self.server.sent_bytes += len(data)
-            self._transport.write(data)
+            self._put_out(data)
 
     def _write_rest(self) -> None:
         data = self.h2.data_to_send()
         if data:
-            self.server.sent_bytes += len(data)
-            self._transport.write(data)
+            self._put_out(data)
+
+    def _put_out(self, data: bytes) -> None:
+        self.server.sent_bytes += len(data)
+        self._transport.write(data)
 
     def _reset_retired(self) -> None:
         h2 = self.h2

@@ -32,6 +32,9 @@ class Connection(Protocol):
 class Listener(Protocol):
     """A listener as its connections know it."""
 
+    received_bytes: int
+    sent_bytes: int
+
     @property
     def limits(self) -> Limits: ...
     @property

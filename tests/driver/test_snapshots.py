@@ -48,6 +48,33 @@ def test_the_log_is_truncated_and_keeps_entries_to_catch_up_with() -> None:
     in_cluster(scenario)
 
 
+def test_large_entries_are_truncated_by_their_size() -> None:
+    limit = 10_000
+
+    def few_bytes(node: int) -> DriverConfig:
+        return dataclasses.replace(DriverConfig(node), log_bytes=limit)
+
+    async def body() -> None:
+        async with cluster(new_disks(1), 1, {node: Durable() for node in IDS}, few_bytes) as running:
+            away = await follower(running)
+            await running.stop(away)
+            leader = await running.leader()
+            for _ in range(100):
+                await leader.propose(bytes(1000))
+                assert leader._storage.bytes <= limit + 2 * 1100
+            await running.settle()
+            loaded = await leader._log.load()
+            assert loaded.snapshot.index > 80
+            kept = sum(len(entry.data) for entry in loaded.entries)
+            assert limit // 2 - 1100 <= kept <= limit  # enough stays to catch up with
+            await running.start(away)
+            await running.settle()
+            assert running.wire.snapshots >= 1
+            assert running.journals[away].values == running.journals[leader.config.member_id].values
+
+    virtual.run(body())
+
+
 def test_a_member_that_was_away_gets_a_snapshot_and_then_entries() -> None:
     async def scenario(running: VirtualCluster) -> None:
         away = await follower(running)

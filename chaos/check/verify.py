@@ -63,7 +63,8 @@ def verify(history: History, budget: Budget) -> Report:
     elif result.verdict is Verdict.UNKNOWN:
         narrow = check(PerKey(), operations, budget, history.watches)
         result = narrow if narrow.verdict is Verdict.ILLEGAL else result
-    watches = tuple(check_watches(history.watches, Oracle(replay, compactions_asked(operations))))
+    oracle = Oracle(replay, compactions_asked(operations), history.ending)
+    watches = tuple(check_watches(history.watches, oracle))
     reads = tuple(check_reads(operations, replay))
     verdict = Verdict.ILLEGAL if watches or reads else result.verdict
     name = "whole store, with its revision" if setting.exclusive else "each key alone"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from chaos.check import words
-from chaos.check.history import Event, KeyValue, Watch, WatchRequest, WatchResponse
+from chaos.check.history import Ending, Event, KeyValue, Watch, WatchRequest, WatchResponse
 from chaos.check.replay import Replay, wanted
 
 
@@ -51,6 +51,7 @@ class Oracle:
 
     replay: Replay | None = None
     compactions: Sequence[int] = ()
+    ending: Ending | None = None
 
 
 @dataclass(slots=True)
@@ -186,8 +187,8 @@ def _start(stream: _Stream) -> Iterator[_Finding]:
     told = [response for response in stream.responses if response.events or response.is_progress]
     if start < compacted and told:
         text = (
-            f"it starts at revision {start}, which was compacted (to {compacted}) before it was created at revision "
-            f"{created.revision}; instead of being cancelled it got {_shown(told[0])}"
+            f"it starts at revision {start}, which was compacted (to {compacted}) before it was created at "
+            f"revision {created.revision}; instead of being cancelled it got {_shown(told[0])}"
         )
         yield Guarantee.STALE_START, text
 
@@ -262,6 +263,21 @@ def _content(stream: _Stream, event: Event, due: Event) -> Iterator[_Finding]:
     yield Guarantee.PREV_KV, f"{describe(event)} came with {_previous(event.prev)}; it was {_previous(due.prev)}"
 
 
+def _delivered(stream: _Stream) -> Iterator[_Finding]:
+    """What a run waited for at its end has come."""
+    ending = stream.oracle.ending
+    if ending is None or stream.asked.number not in ending.watches:
+        return
+    told = [event.revision for event in stream.events]
+    told += [response.revision for response in stream.responses if response.is_progress]
+    last = max(told, default=0)
+    if last < ending.revision:
+        yield (
+            Guarantee.RELIABLE,
+            f"it has come to revision {last} only, and was given time up to {ending.revision}",
+        )
+
+
 def _existing(stream: _Stream) -> Iterator[_Finding]:
     """Nothing is told of revisions that do not exist."""
     replay = stream.oracle.replay
@@ -282,7 +298,7 @@ def _disagreements(streams: Sequence[_Stream]) -> Iterator[Violation]:
 
 
 _RULES: tuple[Callable[[_Stream], Iterator[_Finding]], ...] = (
-    _shape, _filter, _ordered, _atomic, _bookmarkable, _start, _cancelled, _complete, _existing,
+    _shape, _filter, _ordered, _atomic, _bookmarkable, _start, _cancelled, _complete, _delivered, _existing,
 )  # fmt: skip
 
 

@@ -29,9 +29,9 @@ class HistoryError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """``prefix`` is the longest legal order found, ``culprit`` the operation that cannot follow it; ``explanation``
-    says it in words. When the verdict is OK and the model has one part, ``prefix`` is a legal order of everything,
-    and ``leftover`` what of unknown outcome need not have happened by its end."""
+    """``prefix`` is the longest legal order found, ``culprit`` the operation that cannot follow it;
+    ``explanation`` says it in words. When the verdict is OK and the model has one part, ``prefix`` is a legal
+    order of everything, and ``leftover`` what of unknown outcome need not have happened by its end."""
 
     verdict: Verdict
     steps: int

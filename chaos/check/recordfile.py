@@ -1,7 +1,7 @@
 """Histories as files: JSON lines, one record a line, each saying what it is.
 
 The first line is the setting (``"record": "history"``), the rest operations, watches, watch responses and at most
-one ending, in any order; a response names its watch. Bytes are UTF-8 text, or {"base64": …} where they are no text.
+one ending, in any order; a response names its watch. Bytes are UTF-8 text, or {"base64": …} where they are none.
 Fields that have their default are left out. The schema is that of the dataclasses in chaos.check.history.
 """
 

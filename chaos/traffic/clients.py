@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
-from chaos.check.history import Operation, Outcome, Range, Request
+from chaos.check.history import Operation, Outcome, Request
 from chaos.traffic.caller import Caller
 from chaos.traffic.mix import Mix
 from chaos.traffic.recorder import Recorder
@@ -73,8 +73,10 @@ async def pause(seconds: float, stop: asyncio.Event) -> None:
         return
 
 
-async def settle(urls: Sequence[str], recorder: Recorder, request: Request, timeout_s: float) -> Operation:
-    """``request`` answered by one of the members, tried at each in turn; every try is recorded.
+async def settle(
+    urls: Sequence[str], recorder: Recorder, request: Callable[[], Request], timeout_s: float
+) -> Operation:
+    """A request that one of the members answered; each is asked in turn, every time for a new one.
 
     Raises TimeoutError.
     """
@@ -83,14 +85,9 @@ async def settle(urls: Sequence[str], recorder: Recorder, request: Request, time
             for url in urls:
                 client = Client(url, recorder)
                 try:
-                    done = await client.do(request)
+                    done = await client.do(request())
                 finally:
                     await client.aclose()
                 if done.outcome is Outcome.OK:
                     return done
             await asyncio.sleep(0.2)  # members are other processes: there is only asking again
-
-
-async def answers(url: str, recorder: Recorder, key: bytes, timeout_s: float) -> None:
-    """Return when a member answers linearizable reads. Raises TimeoutError."""
-    await settle([url], recorder, Range(key), timeout_s)

@@ -33,7 +33,10 @@ class Watcher:
     random: Random
     asks_progress: bool
     follows: bool = False
+    lost: int = 0
+    """Watches that could not be opened, or whose stream broke."""
     number: int = 0
+    """That of the watch in use."""
     seen: int = 0
     """Everything up to this revision was delivered (followers only)."""
     caught_up: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -45,9 +48,10 @@ class Watcher:
             try:
                 await self._watch(client, stop)
             except ClientError:
-                await pause(REOPEN_PAUSE_S, stop)  # the member is away, or was: all of it is recorded
+                self.lost += 1
             finally:
                 await client.aclose()
+            await pause(REOPEN_PAUSE_S, stop)
 
     async def reached(self, revision: int) -> None:
         """Return when everything up to ``revision`` was delivered."""

@@ -47,7 +47,7 @@ _WEIGHTS: Final = {
     "txn": 5,
     "grant": 1.5,
     "revoke": 1,
-    "compact": 0.4,
+    "compact": 0.8,
     "big": 0.05,
 }
 

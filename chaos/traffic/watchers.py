@@ -16,7 +16,7 @@ from store.client import ClientError, EtcdClient, EtcdWatch
 
 OPEN_TIMEOUT_S: Final = 3.0
 REOPEN_PAUSE_S: Final = 0.2
-LIFE_S: Final = (1.0, 15.0)
+LIFE_S: Final = (0.3, 8.0)
 """How long a watch lives that is not a follower's: from, to."""
 PROGRESS_EVERY_S: Final = 0.7
 _CLOSE_S: Final = 2.0

@@ -19,6 +19,7 @@ from chaos.check.search import Budget, Found, Part, Verdict, search
 __all__ = ["Budget", "GlobalRevision", "HistoryError", "PerKey", "Result", "Verdict", "check"]
 
 UNLIMITED: Final = Budget()
+_EXPLAIN_STEPS: Final = 50_000
 _SHOWN_BEFORE: Final = 5
 """Operations of the legal order that an explanation shows."""
 
@@ -127,7 +128,8 @@ def check(
         found = search(part, Budget(left, budget.seconds))
         steps += found.steps
         if found.verdict is Verdict.ILLEGAL:
-            return _illegal(part, found, steps)
+            plain = search(part, Budget(_EXPLAIN_STEPS), ranked=False)
+            return _illegal(part, plain if plain.stuck else found, steps)
         if found.verdict is Verdict.UNKNOWN and not undecided:
             undecided = part.name
         order = tuple(part.operations[index] for index in found.order)

@@ -183,14 +183,17 @@ class _Ranks:
 
 
 class _Search(Generic[StateT]):
-    def __init__(self, part: Part[StateT], budget: Budget) -> None:
+    def __init__(self, part: Part[StateT], budget: Budget, ranked: bool) -> None:
         self._part = part
         self._budget = budget
         self._deadline = None if budget.seconds is None else time.monotonic() + budget.seconds
         self._nodes = _listed(part.operations)
         self._unknown = [i for i, operation in enumerate(part.operations) if operation.end is None]
         self._elder = _elders([part.twins[index] for index in self._unknown])
-        self._rank = [0 if o.end is None else rank for o, rank in zip(part.operations, part.ranks, strict=True)]
+        self._rank = [
+            rank if ranked and o.end is not None else 0
+            for o, rank in zip(part.operations, part.ranks, strict=True)
+        ]
         self._ranks = _Ranks(self._rank)
         self._tail = len(self._nodes.index) - 1
         self._state = part.initial
@@ -330,6 +333,10 @@ class _Search(Generic[StateT]):
         return replace(best, verdict=verdict, steps=self._steps)
 
 
-def search(part: Part[StateT], budget: Budget) -> Found[StateT]:
-    """Look for a legal order of ``part``'s operations."""
-    return _Search(part, budget).run()
+def search(part: Part[StateT], budget: Budget, *, ranked: bool = True) -> Found[StateT]:
+    """Look for a legal order of ``part``'s operations.
+
+    Without ranks the verdict is the same and comes later, but the longest legal order then goes as far as the
+    answers themselves allow, which makes the better explanation of an illegal history.
+    """
+    return _Search(part, budget, ranked).run()

@@ -152,7 +152,9 @@ async def _own_cluster(directory: Path) -> AsyncIterator[Cluster]:
         for member in cluster.members:
             cluster, child = await start_member(cluster, member)
             children.append(child)
-            await child.ready()
+        async with asyncio.TaskGroup() as group:
+            for child in children:
+                group.create_task(child.ready())
         yield cluster
     finally:
         with contextlib.suppress(UserError):

@@ -111,7 +111,7 @@ def parse(lines: Iterable[bytes]) -> History:
             if item.number in requests:
                 raise RecordError(number, f"watch {item.number} is there twice")
             requests[item.number], responses[item.number] = item, []
-        elif watch in responses:
+        elif isinstance(watch, int) and watch in responses:
             responses[watch].append(item)
         else:
             raise RecordError(number, f"a response of watch {watch!r}, which no line before this one opened")

@@ -113,7 +113,14 @@ class Mix:
 
     def _old_get(self, key: bytes) -> Request:
         """Mostly of a revision that is still there; sometimes of a compacted or a future one."""
-        revision = self._random.randint(max(1, self.compacted - 3, self.revision - 300), self.revision + 1)
+        oldest = max(1, self.compacted, self.revision - 300)
+        pick = self._random.random()
+        if pick < 0.1:
+            revision = max(1, self.compacted - self._random.randint(1, 5))
+        elif pick < 0.2:
+            revision = self.revision + self._random.randint(1, 20)
+        else:
+            revision = self._random.randint(min(oldest, self.revision), self.revision)
         end = self._list_end if self._random.random() < 0.3 else b""
         return Range(key, end, revision=revision, serializable=self._random.random() < 0.3)
 

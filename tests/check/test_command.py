@@ -62,6 +62,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, capsys: pytest.CaptureF
         (("--nemesis", "earthquake"), "'earthquake' is none of kill, pause"),
         (("--nemesis", "kill", "--endpoints", "http://127.0.0.1:1"), "there is none"),
         (("--duration", "0"), "must be positive"),
+        (("--endpoints", "here"), "'here' is not http://HOST:PORT"),
     ],
 )
 def test_wrong_usage_is_2(

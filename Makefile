@@ -6,7 +6,7 @@ RUN    := $(VENV)/.installed
 DEV    := $(VENV)/.installed-dev
 ARGS   ?=
 
-.PHONY: up test lint format bench mutants proto clean
+.PHONY: up test lint format bench mutants faulty proto clean
 
 up: $(RUN)              ## start three members and an API server; Ctrl-C stops them
 	@exec $(BIN)/kvorum up $(ARGS)
@@ -26,6 +26,9 @@ format: $(DEV)
 
 mutants: $(RUN)         ## every deliberate fault must be found by a test (about five minutes)
 	$(BIN)/python -m tests.mutants
+
+faulty: $(RUN)          ## the checkers must find every faulty member, as processes (about six minutes)
+	$(BIN)/python -m tests.check.faulty $(ARGS)
 
 bench: $(RUN)
 	$(BIN)/kvorum bench $(ARGS)

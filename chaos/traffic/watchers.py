@@ -132,7 +132,7 @@ class Watcher:
             (
                 0,
                 0,
-                max(mix.floor, mix.revision - random.randint(0, 100)),
+                max(mix.floor, mix.revision - random.choice((0, 0, 1, 5, 100))),
                 max(mix.floor, mix.compacted - random.randint(0, 5)),
                 max(mix.floor, mix.compacted + 1),
                 mix.revision + random.randint(1, 30),

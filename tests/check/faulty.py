@@ -51,10 +51,8 @@ FAULTS: Final = (
         ("bookmarkable", "future start"),
     ),
     Fault(
-        "a watch that has caught up gets the last revision again", "store/watch/hub.py",
-        "        watcher.next_revision = batch.last + 1\n        if watcher.next_revision > source.revision:",
-        "        watcher.next_revision = batch.last\n        if watcher.next_revision >= source.revision:",
-        ("unique", "atomic", "ordered"),
+        "a resumed watch gets the event before its start again", "store/watch/hub.py",
+        "if e.version.mod >= start and", "if e.version.mod >= start - 1 and", ("resumable",),
     ),
     Fault(
         "a watch from the newest revision misses it", "store/watch/hub.py",

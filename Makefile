@@ -6,7 +6,7 @@ RUN    := $(VENV)/.installed
 DEV    := $(VENV)/.installed-dev
 ARGS   ?=
 
-.PHONY: up test lint format bench mutants faulty proto clean
+.PHONY: up test lint format bench mutants faulty cases differential fuzz proto clean
 
 up: $(RUN)              ## start three members and an API server; Ctrl-C stops them
 	@exec $(BIN)/kvorum up $(ARGS)
@@ -29,6 +29,15 @@ mutants: $(RUN)         ## every deliberate fault must be found by a test (about
 
 faulty: $(RUN)          ## the checkers must find every faulty member, as processes (about six minutes)
 	$(BIN)/python -m tests.check.faulty $(ARGS)
+
+cases: $(RUN)           ## the recorded etcdctl cases of ../shared, on fresh members and on a follower (ten minutes)
+	$(BIN)/python -m tests.cases
+
+differential: $(RUN)    ## 20,000 random operations against Kvorum and a real etcd: every answer the same
+	$(BIN)/python -m tests.differential $(ARGS)
+
+fuzz: $(RUN)            ## 100,000 raw requests over every RPC of three members
+	$(BIN)/python -m tests.fuzz $(ARGS)
 
 bench: $(RUN)
 	$(BIN)/kvorum bench $(ARGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from store.cluster import (
 from store.errors import Code, EtcdError
 from store.etcdpb import internal_pb2
 from store.machine import META, Machine
+from store.observations import Observations
 from store.state import read_applied
 
 CONF_STATE_KEY = b"confState"
@@ -36,8 +38,11 @@ CONF_STATE_KEY = b"confState"
 class MachineApplication:
     """A raft.application.Application over a Machine."""
 
-    def __init__(self, machine: Machine, max_learners: int, image_dir: Path) -> None:
+    def __init__(
+        self, machine: Machine, max_learners: int, image_dir: Path, observations: Observations | None = None
+    ) -> None:
         self._machine = machine
+        self._observations = observations or Observations()
         self._image_dir = image_dir
         self._images_made = 0
         self._max_learners = max_learners
@@ -68,7 +73,9 @@ class MachineApplication:
             # Every member sees the same bytes, so every member skips them alike.
             self._machine.apply_system(entry.index, entry.term, {})
             return EtcdError(Code.UNKNOWN, "kvorum: the replicated command cannot be decoded")
+        began = time.perf_counter()
         outcome = self._machine.apply(entry.index, entry.term, request)
+        self._observations.applied(time.perf_counter() - began, entry.index, request)
         if request.HasField("member_attributes"):
             self.on_membership()
         return outcome

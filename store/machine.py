@@ -78,6 +78,7 @@ class Machine:
         self._has_room = asyncio.Event()
         self._has_room.set()
         self._unchecked_bytes = 0
+        self.puts = self.deletes = self.ranges = self.txns = 0
         self.flushed_index = state.applied_index
         """Entries up to here survive the death of this process."""
         self.durable_index = 0
@@ -145,6 +146,10 @@ class Machine:
     def statistics(self) -> dict[str, int]:
         return {
             "buffer_bytes": self._buffer.bytes,
+            "puts": self.puts,
+            "deletes": self.deletes,
+            "ranges": self.ranges,
+            "txns": self.txns,
             "keys": len(self.state.index.live),
             "leases": len(self.state.leases),
             "db_bytes": self.sizes.total,
@@ -200,6 +205,10 @@ class Machine:
         if self._buffer.bytes > self.options.flush_bytes:
             self._urgent.set()
         self.hub.notify(revision, events, size)
+        deleted = sum([event.is_delete for event in events])
+        self.txns += 1
+        self.deletes += deleted
+        self.puts += len(events) - deleted
 
     def store(self, bucket: str, key: bytes, value: bytes | None) -> None:
         self._buffer.put_bucket((bucket, key), value)
@@ -277,6 +286,7 @@ class Machine:
     async def range(self, request: rpc_pb2.RangeRequest) -> RangeResult:
         """Answer a range from this member's state. Raises COMPACTED or FUTURE_REVISION."""
         state = self.state
+        self.ranges += 1
         check_revision(request.revision, state.revision, state.compact_revision)
         return await self._finish(select(state.index, request, state.revision, state.revision))
 

@@ -90,6 +90,7 @@ class Http2Connection(asyncio.Protocol):
         if self._closed:
             return
         self._heard = True
+        self.server.received_bytes += len(data)
         try:
             self.h2.receive_data(data)
             self._dispatch()
@@ -275,17 +276,21 @@ class Http2Connection(asyncio.Protocol):
         if queued < BULK_BYTES:
             data = self.h2.data_to_send()
             if data:
-                self._transport.write(data)
+                self.server.sent_bytes += len(data)
+                self.server.sent_bytes += len(data)
+            self._transport.write(data)
             return
         while not self._paused:
             data = self.h2.data_to_send(PIECE_BYTES)
             if not data:
                 return
+            self.server.sent_bytes += len(data)
             self._transport.write(data)
 
     def _write_rest(self) -> None:
         data = self.h2.data_to_send()
         if data:
+            self.server.sent_bytes += len(data)
             self._transport.write(data)
 
     def _reset_retired(self) -> None:

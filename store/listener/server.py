@@ -47,6 +47,9 @@ class Server:
         self.http1 = Http1(self)
         self.http2_configuration = self.limits.http2_configuration()
         self.loop = asyncio.get_running_loop()
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        """Of HTTP/2, all connections together."""
         self._methods: dict[bytes, Any] = {}
         self._services: set[str] = set()
         self._generic: list[Any] = []

@@ -107,6 +107,8 @@ async def _run(args: argparse.Namespace, stop: asyncio.Event) -> int:
             await _record(args, seed, folder, urls, cluster, kinds, stop)
     except CannotRun as error:
         raise UserError(str(error)) from None
+    except ExceptionGroup as group:
+        raise _first(group) from None
     print("checking", file=sys.stderr)
     return _finish(await asyncio.to_thread(_judged, folder / HISTORY_NAME, BUDGET_S), folder)
 
@@ -213,8 +215,6 @@ async def _record(
         showing = asyncio.create_task(_show(recorder, nemesis, args.duration))
         try:
             await record(store, load_, recorder, nemesis.run if nemesis else None, args.duration, stop)
-        except ExceptionGroup as group:
-            raise _first(group) from None
         finally:
             showing.cancel()
             await asyncio.wait((showing,))
@@ -236,7 +236,8 @@ def _first(group: BaseExceptionGroup[Any]) -> BaseException:
             waiting += error.exceptions
         else:
             flat.append(error)
-    return next((error for error in flat if isinstance(error, UserError | CannotRun)), group)
+    ours = next((error for error in flat if isinstance(error, UserError | CannotRun)), group)
+    return UserError(str(ours)) if isinstance(ours, CannotRun) else ours
 
 
 async def _show(recorder: Recorder, nemesis: Nemesis | None, duration_s: float) -> None:

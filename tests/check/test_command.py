@@ -81,6 +81,25 @@ def test_no_store_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "no answer from http://127.0.0.1:" in err
 
 
+def test_a_member_that_does_not_start_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(FAULTS_VARIABLE, "1")  # the command sets it; this takes it back
+
+    class Broken:
+        async def ready(self) -> None:
+            raise UserError("m1 did not start: no reason")
+
+        def reap(self) -> None: ...
+
+    async def start(cluster: Cluster, member: Member) -> tuple[Cluster, Broken]:
+        return cluster, Broken()
+
+    monkeypatch.setattr("kvorum.check.start_member", start)
+    assert cli.main(["check", "run", "--out", str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err == "kvorum: m1 did not start: no reason\n"
+
+
 @pytest.mark.process
 def test_three_members_under_every_process_fault_keep_their_promises(tmp_path: Path) -> None:
     out = tmp_path / "out"

@@ -51,8 +51,8 @@ FAULTS: Final = (
         ("bookmarkable", "future start"),
     ),
     Fault(
-        "a resumed watch gets the event before its start again", "store/watch/hub.py",
-        "if e.version.mod >= start and", "if e.version.mod >= start - 1 and", ("resumable",),
+        "live events are delivered twice", "store/watch/hub.py",
+        "matched[watcher] = [event]", "matched[watcher] = [event, event]", ("unique",),
     ),
     Fault(
         "a watch from the newest revision misses it", "store/watch/hub.py",

@@ -4,9 +4,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 RUN    := $(VENV)/.installed
 DEV    := $(VENV)/.installed-dev
+CLIENTS ?= .clients
 ARGS   ?=
 
-.PHONY: up test lint format bench mutants faulty cases differential fuzz proto clean
+.PHONY: up test lint format bench mutants faulty cases differential fuzz clients proto clean
 
 up: $(RUN)              ## start three members and an API server; Ctrl-C stops them
 	@exec $(BIN)/kvorum up $(ARGS)
@@ -38,6 +39,10 @@ differential: $(RUN)    ## 20,000 random operations against Kvorum and a real et
 
 fuzz: $(RUN)            ## 100,000 raw requests over every RPC of three members
 	$(BIN)/python -m tests.fuzz $(ARGS)
+
+clients: $(RUN)         ## other people's client libraries, installed into $(CLIENTS), against a member
+	PYTHON=$(PYTHON) tests/clients/install.sh $(CLIENTS)
+	KVORUM_CLIENTS=$(CLIENTS) $(BIN)/python -m pytest tests/clients $(ARGS)
 
 bench: $(RUN)
 	$(BIN)/kvorum bench $(ARGS)

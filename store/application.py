@@ -24,7 +24,9 @@ from store.cluster import (
     MemberChange,
     Membership,
     decode_conf_state,
+    decode_member,
     encode_conf_state,
+    member_key,
 )
 from store.errors import Code, EtcdError
 from store.etcdpb import internal_pb2
@@ -45,6 +47,8 @@ class MachineApplication:
         self._observations = observations or Observations()
         self._image_dir = image_dir
         self._images_made = 0
+        self._own_record: bytes | None = None
+        self._own_is_learner = False
         self._max_learners = max_learners
         self.on_membership: Callable[[], None] = _nothing
         """Called when members may have changed; must not block."""
@@ -52,6 +56,14 @@ class MachineApplication:
     @property
     def membership(self) -> Membership:
         return membership_of(self._machine, self._max_learners)
+
+    def is_learner(self, member_id: int) -> bool:
+        """Asked for every call that a client makes, so the stored record is decoded only when it has changed."""
+        record = self._machine.bucket(MEMBERS).get(member_key(member_id))
+        if record is not self._own_record:
+            self._own_record = record
+            self._own_is_learner = record is not None and decode_member(record).is_learner
+        return self._own_is_learner
 
     @property
     def applied_index(self) -> int:

@@ -27,7 +27,7 @@ from store.mvcc.ranges import RangeResult, Selection, check_revision, select
 from store.mvcc.record import SUB_BITS, Event, Version, last_position, position, stored_version, tombstone
 from store.mvcc.txn import TxnResult, WriteTxn, plan
 from store.state import CONSISTENT_INDEX, LEASE, META, TERM, State
-from store.watch.hub import HistoryBatch, WatchHub
+from store.watch.hub import BATCH_BYTES, HistoryBatch, WatchHub
 from store.wire import key_of
 from store.writebuffer import WriteBuffer, rows_of
 
@@ -44,7 +44,7 @@ class MachineOptions:
     """Above this, ``backpressure`` waits."""
     checkpoint_bytes: int = 16 << 20
     """Written since the last checkpoint before the next one is made."""
-    history_bytes: int = 8 << 20
+    history_bytes: int = BATCH_BYTES
     """Rows read at once for watchers that catch up."""
 
 
@@ -198,13 +198,14 @@ class Machine:
     # -- what applying reports (store.apply.Changes) ------------------------------------------------------
 
     def committed(self, revision: int, events: Sequence[Event]) -> None:
-        size = 0
+        size = weight = 0
         for event in events:
             size += len(event.version.framed)
+            weight += event.weight
         self._buffer.add_events(events, size)
         if self._buffer.bytes > self.options.flush_bytes:
             self._urgent.set()
-        self.hub.notify(revision, events, size)
+        self.hub.notify(revision, events, weight)
         deleted = sum([event.is_delete for event in events])
         self.txns += 1
         self.deletes += deleted

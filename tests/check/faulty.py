@@ -37,7 +37,7 @@ FAULTS: Final = (
     Fault("none", "store/watch/hub.py", "class WatchHub:", "class WatchHub:", ("ok",), "kill,pause"),
     Fault(
         "linearizable reads are served from the member's own state", "store/api/kv.py",
-        "        if not request.serializable:\n            await self._api.replica.read_barrier()\n        result",
+        "        if not request.serializable:\n            await self._api.read_barrier()\n        result",
         "        result", ("not linearizable",),
     ),
     Fault(

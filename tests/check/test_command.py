@@ -18,6 +18,7 @@ from raft.core.types import HardState, Snapshot
 from raft.log import LoadedLog, LogWrite
 from raft.slow_log import SlowLog
 from tests.check.build import get, kv, put
+from tests.check.faulty import FAULTS, ROOT, Fault
 from tests.cluster.harness import kvorum
 from tests.ports import free_port
 from tests.snapshot.etcd import etcd
@@ -98,6 +99,12 @@ def test_a_member_that_does_not_start_is_one_line(
     monkeypatch.setattr("kvorum.check.start_member", start)
     assert cli.main(["check", "run", "--out", str(tmp_path / "out")]) == 1
     assert capsys.readouterr().err == "kvorum: m1 did not start: no reason\n"
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_of_the_faulty_members_can_be_put_in(fault: Fault) -> None:
+    """Sources move on; a fault that no longer fits would prove nothing."""
+    assert (ROOT / fault.file).read_text().count(fault.find) == 1
 
 
 @pytest.mark.process

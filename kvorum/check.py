@@ -24,7 +24,7 @@ from chaos.traffic.run import CannotRun, Load, probe, record, setting
 from kvorum import loop
 from kvorum.layout import FAULTS_VARIABLE, Cluster, UsageError, UserError, directory_of, is_url, load
 from kvorum.nemesis import KINDS, Nemesis, check_kinds
-from kvorum.processes import start_member, stop_all, trust
+from kvorum.processes import start_member, stop_all
 from kvorum.up import check_ports, plan
 
 HISTORY_NAME: Final = "history.jsonl"
@@ -139,8 +139,9 @@ async def _store(
         cluster = load(directory_of(args.data_dir))
         if dead := [member.name for member in cluster.members if not member.process.alive()]:
             raise UserError(f"not all members of {cluster.directory} are running: {', '.join(dead)}")
+        if cluster.is_secured:
+            raise UserError(f"the members of {cluster.directory} serve TLS, which this command does not speak yet")
         check_kinds(kinds, cluster)
-        os.environ.update(trust(cluster))
         yield [member.client_url for member in cluster.members], cluster
     else:
         async with _own_cluster(folder / "cluster") as cluster:

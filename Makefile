@@ -7,7 +7,7 @@ DEV    := $(VENV)/.installed-dev
 CLIENTS ?= .clients
 ARGS   ?=
 
-.PHONY: up test lint format bench mutants cases differential fuzz clients proto clean
+.PHONY: up test lint format bench mutants faulty cases differential fuzz clients proto clean
 
 up: $(RUN)              ## start three members and an API server; Ctrl-C stops them
 	@exec $(BIN)/kvorum up $(ARGS)
@@ -27,6 +27,9 @@ format: $(DEV)
 
 mutants: $(RUN)         ## every deliberate fault must be found by a test (about five minutes)
 	$(BIN)/python -m tests.mutants
+
+faulty: $(RUN)          ## the checkers must find every faulty member, as processes (about six minutes)
+	$(BIN)/python -m tests.check.faulty $(ARGS)
 
 cases: $(RUN)           ## the recorded etcdctl cases of ../shared, on fresh members and on a follower (ten minutes)
 	$(BIN)/python -m tests.cases

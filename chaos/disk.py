@@ -77,6 +77,15 @@ class SimulatedDisk:
         self.length = len(data)
         self._observe("sync")
 
+    def flip_bit(self, where: float) -> bool:
+        """Turn one bit of what is durable, ``where`` in [0, 1) of it. False when there is nothing."""
+        bits = 8 * len(self._durable)
+        if not bits:
+            return False
+        at = int(where * bits)
+        self._durable[at // 8] ^= 1 << at % 8
+        return True
+
     def contents(self) -> bytes:
         """What a reader sees now, synced or not."""
         seen = bytearray(self._durable)
@@ -109,6 +118,11 @@ class SimulatedDisk:
             if rng.random() < 0.5
         ]
         return [*pending[:kept], *sectors]
+
+
+def read_log(disk: SimulatedDisk) -> LoadedLog:
+    """What a start would find now."""
+    return _replay(disk.contents())[0]
 
 
 _HEADER: Final = struct.Struct(">II")

@@ -26,7 +26,8 @@ from raft.sqlite import is_disk_trouble, sync_directory
 from raft.sqlite_log import SqliteLog
 from raft.transport import describe
 from raft.waiters import ID_BYTES
-from store.application import CONF_STATE_KEY, membership_of
+from store.application import membership_of
+from store.images import CONF_STATE_KEY
 from store.backend import StateDiskError
 from store.cluster import (
     MEMBERS,

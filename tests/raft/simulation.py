@@ -37,7 +37,7 @@ from raft.core import (
 )
 from raft.core.trace import ConfigSwitched, RoleChanged, TraceEvent
 
-from .invariants import Checker
+from chaos.invariants import Checker
 
 FIRST_INDEX = 1
 """Every cluster starts from a snapshot here, the same on each first member (contract §18)."""

@@ -1,0 +1,245 @@
+"""A whole simulated cluster, from one seed: its members, its network, its clients, and what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from itertools import count
+from typing import Final
+
+from chaos.check import history as h
+from chaos.sim import plan
+from chaos.sim.clients import Client
+from chaos.sim.liveness import Settlement
+from chaos.sim.loop import SimLoop
+from chaos.sim.member import START_INDEX, Member, Process
+from chaos.sim.nemesis import Nemesis
+from chaos.sim.network import Network
+from chaos.sim.options import Options
+from chaos.sim.oracle import Oracle
+from chaos.sim.streams import stream
+from chaos.sim.trace import Trace
+from chaos.sim.watchers import Watcher
+from raft.core.types import ConfState, Message
+from raft.errors import FatalError, SyncFailed
+
+NANOSECONDS: Final = 1_000_000_000
+
+
+class World:
+    """Construct inside nothing; ``loop.run(world.run())`` plays it."""
+
+    def __init__(self, seed: int, options: Options) -> None:
+        self.seed = seed
+        self.options = options
+        self.loop = SimLoop(stream(seed, "schedule") if options.shuffled else None)
+        self.trace = Trace(lambda: self.loop.now)
+        self.network = Network(self.loop, seed, options, self.trace)
+        self.members: dict[int, Member] = {}
+        self.oracle = Oracle(self.members, START_INDEX, self.trace, self.loop.fail)
+        self.network.observe_send = self._sent
+        self.nemesis = Nemesis(self)
+        self.plan = plan.make(seed, options)
+        self.config = ConfState(tuple(range(1, options.members + 1)))
+        self._config_at = START_INDEX
+        self.operations: list[h.Operation] = []
+        self.watches: list[h.Watch] = []
+        self.failure: BaseException | None = None
+        self._client_rng = self.stream("client delay")
+        self._values = count(1)
+        self._leases = count(1)
+        self._watches = count(1)
+        self._ids = count(options.members + 1)
+        self._failed = asyncio.Event()
+
+    def stream(self, *names: object) -> random.Random:
+        return stream(self.seed, *names)
+
+    def later(self, seconds: float, do: Callable[[], object]) -> None:
+        """Do something to the world after so many true seconds."""
+        self.loop.call_in(seconds, None, do)
+
+    # -- the run ------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Faults for a while, then a healed majority that must make progress. Raises AssertionError."""
+        for number in range(1, self.options.members + 1):
+            self._add(number, first=True)
+        for fault in self.plan:
+            self.later(fault.at, lambda fault=fault: self.nemesis.do(fault))
+        numbers = count(1)
+        clients = [Client(self, self.stream("client", n), numbers) for n in range(self.options.clients)]
+        watchers = [
+            Watcher(self, self.stream("watcher", n), next(numbers)) for n in range(self.options.watchers)
+        ]
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(each.run()) for each in (*clients, *watchers)]
+            await asyncio.sleep(self.options.duration_s)
+            self.nemesis.active = False
+            await Settlement(self).run(Client(self, self.stream("last client"), numbers))
+            for task in running:
+                task.cancel()
+
+    # -- members ------------------------------------------------------------------------------------------
+
+    def _add(self, number: int, *, first: bool) -> Member:
+        rng = self.stream("disk", number)
+        drift = self.options.drift
+        rate = 1.0 + (self.stream("clock", number).uniform(-drift, drift) if drift else 0.0)
+        member = Member(number, rng, rate, range(1, self.options.members + 1) if first else ())
+        self.members[number] = member
+        self.start(member)
+        return member
+
+    def next_id(self) -> int:
+        return next(self._ids)
+
+    def add_member(self, number: int) -> None:
+        """The operator starts the process of a member that is being added."""
+        self._add(number, first=False)
+
+    def start(self, member: Member) -> None:
+        if member.process is None and not member.removed:
+            member.process = Process(member, self)
+            member.process.start()
+            self.trace.add(member.id, "start", f"start {member.starts}")
+
+    def serves(self, process: Process) -> None:
+        self.network.processes[process.member.id] = process
+        driver = process.driver
+        self.trace.add(process.member.id, "serve", f"term {driver.term}, log to {driver.last_index}")
+
+    def crash(self, member: Member, *, power_loss: bool, restart: bool = True) -> None:
+        """The process ends now, and with ``power_loss`` what was not synced is lost."""
+        process = member.process
+        if process is None:
+            return
+        self.network.processes.pop(member.id, None)
+        member.process = None
+        process.kill()
+        member.crash_disks(power_loss=power_loss)
+        self.oracle.checker.forget(member.id)
+        self.trace.add(member.id, "crash", "power loss" if power_loss else "killed")
+        if restart:
+            self.restart_later(member)
+
+    def restart_later(self, member: Member) -> None:
+        seconds = member.rng.expovariate(1 / self.options.restart_s)
+        self.later(seconds, lambda: self.start(member) if self.nemesis.active else None)
+
+    def lose(self, member: Member) -> None:
+        """The disk is gone for good."""
+        self.crash(member, power_loss=True, restart=False)
+        member.lost = True
+        self.trace.situation("disk wiped")
+
+    def process_failed(self, process: Process, error: BaseException) -> None:
+        """A process ended by itself: only for what was done to its disk."""
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        member = process.member
+        if not process.port.alive:
+            return
+        allowed = (isinstance(error, SyncFailed) and member.log_disk.fail_syncs) or (
+            isinstance(error, FatalError) and member.lost
+        )
+        if not allowed:
+            self.fail(AssertionError(f"exit: m{member.id} ended by itself: {type(error).__name__}: {error}"))
+            return
+        self.trace.add(member.id, "exit", str(error))
+        self.trace.situation(f"exit: {type(error).__name__}")
+        self.crash(member, power_loss=member.rng.random() < 0.5, restart=not member.lost)
+
+    def fail(self, error: BaseException) -> None:
+        """The run has shown a violation: it ends here."""
+        self.loop.fail(error)
+
+    def membership_changed(self, process: Process, removed: set[int]) -> None:
+        return
+
+    def config_applied(self, member: Member, conf_state: ConfState) -> None:
+        """A member has applied a configuration; the newest one is the cluster's."""
+        process = member.process
+        assert process is not None
+        index = process.machine.applied_index
+        if index <= self._config_at:
+            return
+        self._config_at, self.config = index, conf_state
+        self.trace.add(member.id, "config", _shown(conf_state))
+        if conf_state.voters_outgoing:
+            self.trace.situation("joint configuration entered")
+        for other in self.members.values():
+            if not other.removed and other.disk.conf_state.voters and other.id not in _all_of(conf_state):
+                self._switch_off_later(other)
+
+    def _switch_off_later(self, member: Member) -> None:
+        """A removed process is switched off by its operator, later."""
+
+        def off() -> None:
+            if member.id not in _all_of(self.config):
+                self.crash(member, power_loss=False, restart=False)
+                member.removed = True
+                self.trace.situation("removed member switched off")
+
+        self.later(2 * self.options.election_s, off)
+
+    def leader(self) -> Process | None:
+        """A member that leads, of the newest term; None when there is none."""
+        leading = [process for process in self.network.processes.values() if process.driver.is_leader]
+        return max(leading, key=lambda process: process.driver.term, default=None)
+
+    def leader_changed(self, process: Process, lead: int, leading: bool) -> None:
+        if leading:
+            self.trace.add(process.member.id, "leader", f"term {process.driver.term}")
+            self.trace.situation("leader elected")
+
+    def _sent(self, sender: int, message: Message) -> None:
+        self.oracle.sent(sender, message)
+
+    # -- clients ------------------------------------------------------------------------------------------
+
+    def any_member(self, rng: random.Random) -> int:
+        return rng.choice([member.id for member in self.members.values() if not member.removed])
+
+    def client_delay(self) -> float:
+        return 0.0005 + 0.002 * self._client_rng.random()
+
+    def ticks(self) -> int:
+        """The clients' clock in nanoseconds."""
+        return int(self.loop.now * NANOSECONDS)
+
+    def unique_value(self) -> bytes:
+        return b"v%d" % next(self._values)
+
+    def unique_lease(self) -> int:
+        return next(self._leases)
+
+    def watch_number(self) -> int:
+        return next(self._watches)
+
+    def record(self, operation: h.Operation) -> None:
+        self.operations.append(operation)
+        self.trace.add(0, "client", f"{operation.client} {operation.endpoint} {operation.request} {operation.outcome}")
+
+    def record_watch(self, watch: h.Watch) -> None:
+        self.watches.append(watch)
+
+
+def _all_of(conf_state: ConfState) -> set[int]:
+    return {
+        *conf_state.voters,
+        *conf_state.learners,
+        *conf_state.voters_outgoing,
+        *conf_state.learners_next,
+    }
+
+
+def _shown(conf_state: ConfState) -> str:
+    text = f"voters {list(conf_state.voters)}"
+    if conf_state.learners:
+        text += f" learners {list(conf_state.learners)}"
+    if conf_state.voters_outgoing:
+        text += f" leaving {list(conf_state.voters_outgoing)}"
+    return text
+

@@ -77,15 +77,6 @@ class SimulatedDisk:
         self.length = len(data)
         self._observe("sync")
 
-    def flip_bit(self, where: float) -> bool:
-        """Turn one bit of what is durable, ``where`` in [0, 1) of it. False when there is nothing."""
-        bits = 8 * len(self._durable)
-        if not bits:
-            return False
-        at = int(where * bits)
-        self._durable[at // 8] ^= 1 << at % 8
-        return True
-
     def contents(self) -> bytes:
         """What a reader sees now, synced or not."""
         seen = bytearray(self._durable)
@@ -120,6 +111,17 @@ class SimulatedDisk:
         return [*pending[:kept], *sectors]
 
 
+def flip_bit(disk: SimulatedDisk, where: float) -> bool:
+    """Turn one bit at rest, ``where`` in [0, 1) of the records before the last one, which alone can be told from a
+    torn tail. False when there are too few records."""
+    ends = _ends(bytes(disk._durable))
+    if len(ends) < 2:
+        return False
+    at = int(where * 8 * ends[-2])
+    disk._durable[at // 8] ^= 1 << at % 8
+    return True
+
+
 def read_log(disk: SimulatedDisk) -> LoadedLog:
     """What a start would find now."""
     return _replay(disk.contents())[0]
@@ -144,10 +146,16 @@ class SimulatedLog:
         return cls(disk)
 
     async def load(self) -> LoadedLog:
-        """Replay the file up to the first record that is not whole, and cut the rest off."""
+        """Replay the file up to the first record that is not whole, and cut the rest off.
+
+        Only a last record can be torn, since each is synced before the next is written. Damage before a whole
+        record is no torn tail, and what follows it may have been acknowledged: LogError (M38).
+        """
         data = self.disk.contents()
         loaded, end = _replay(data)
         if end < len(data):
+            if _holds_record(data, end + 1):
+                raise LogError(Path("simulated.log"), "a record in its middle is damaged", "replace this member")
             self.disk.replace(data[:end])
         return loaded
 
@@ -191,17 +199,39 @@ def _replay(data: bytes) -> tuple[LoadedLog, int]:
     hard_state, snapshot = HardState(), Snapshot()
     entries: list[Entry] = []
     end = 0
-    while end + _HEADER.size <= len(data):
-        length, checksum = _HEADER.unpack_from(data, end)
-        body = data[end + _HEADER.size : end + _HEADER.size + length]
-        if not length or len(body) < length or zlib.crc32(body) != checksum:
-            break
+    while (body := _body_at(data, end)) is not None:
         for write in msgpack.unpackb(body, use_list=False):
             hard_state, snapshot = _apply(write, hard_state, snapshot, entries)
-        end += _HEADER.size + length
+        end += _HEADER.size + len(body)
     if not end:
         raise LogError(Path("simulated.log"), "it holds no whole record", "restore it")
     return LoadedLog(hard_state, snapshot, entries), end
+
+
+def _body_at(data: bytes, start: int) -> bytes | None:
+    """The body of the record that begins at ``start``; None when it is not whole."""
+    if start + _HEADER.size > len(data):
+        return None
+    length, checksum = _HEADER.unpack_from(data, start)
+    body = data[start + _HEADER.size : start + _HEADER.size + length]
+    if not length or len(body) < length or zlib.crc32(body) != checksum:
+        return None
+    return body
+
+
+def _holds_record(data: bytes, start: int) -> bool:
+    """Whether a whole record begins at ``start`` or anywhere after it."""
+    return any(_body_at(data, at) is not None for at in range(start, len(data) - _HEADER.size))
+
+
+def _ends(data: bytes) -> list[int]:
+    """Where the whole records end."""
+    ends: list[int] = []
+    end = 0
+    while (body := _body_at(data, end)) is not None:
+        end += _HEADER.size + len(body)
+        ends.append(end)
+    return ends
 
 
 def _apply(

@@ -88,6 +88,15 @@ class Checker:
         self._check_commit(raft)
         self._check_config(raft, member.disk.conf_state)
 
+    def on_commit(self, raft: Raft) -> None:
+        """The commit index has just moved. For simulators whose step is more than one message, so that the role in
+        which it moved is not known afterwards."""
+        self._check_commit(raft)
+
+    def on_leader(self, raft: Raft) -> None:
+        """This node has just become leader; for the same simulators."""
+        self._check_new_leader(raft)
+
     def on_send(self, sender: Observed, message: Message) -> None:
         """Persisted state covers every promise; appends are well formed."""
         hard_state, disk = sender.disk.hard_state(), sender.disk

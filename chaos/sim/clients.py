@@ -140,6 +140,9 @@ class Client:
             outcome, error = h.Outcome.UNKNOWN, str(unknown)
         except EtcdError as refusal:
             outcome, error = _outcome(refusal), refusal.message
+        except asyncio.CancelledError:  # the run is over
+            world.record(h.Operation(self._number, call, None, request, h.Outcome.UNKNOWN, None, "", f"m{member}"))
+            raise
         end = None if outcome is h.Outcome.UNKNOWN else max(world.ticks(), call + 1)
         operation = h.Operation(self._number, call, end, request, outcome, answer, error, f"m{member}")
         world.record(operation)

@@ -48,7 +48,8 @@ class Settlement:
         self.core = self._choose(healthy)
         world.network.healed = True
         for member in world.members.values():
-            if member.process is not None and member.process.host.paused:
+            if member.process is not None:
+                member.process.spare()
                 world.loop.resume(member.process.host)
             disk = member.log_disk
             disk.fail_syncs = False

@@ -68,7 +68,8 @@ class Member:
         """What the next start finds."""
         loss = self.rng.choice(_LOSSES) if power_loss else Loss.NONE
         self.log_disk = self.log_disk.after_crash(loss)
-        self.disk.reset(read_log(self.log_disk))
+        if not self.lost:  # what a damaged disk held counts for what others believe of it
+            self.disk.reset(read_log(self.log_disk))
         self.state_disk.after_crash(self.rng, power_loss=power_loss)
 
 
@@ -149,7 +150,9 @@ class Process:
     async def _live(self) -> None:
         member, world, options = self.member, self.world, self.world.options
         machine_options = MachineOptions(flush_interval_s=options.flush_s, history_bytes=options.history_bytes)
-        self.machine = machine = await MemoryMachine.start(member.state_disk, self.state_port, machine_options)
+        self.machine = machine = await MemoryMachine.start(
+            member.state_disk, self.state_port, machine_options, world.truth.committed
+        )
         log = MemberLog(member.log_disk, member.disk, self.log_port)
         loaded = await log.load()
         application = Application(member, machine, world)
@@ -191,16 +194,15 @@ class Process:
 
     def _stepped(self) -> None:
         """After every callback: whatever it changed is checked before anything else runs."""
-        if self._crash_in is not None:
-            self._crash_in -= 1
-            if self._crash_in < 0:
-                self.world.crash(self.member, power_loss=self._power_loss)
-                return
         driver = self.driver
         applied = self.machine.state.applied_index
         if driver.turns != self._turns or applied != self._applied:
             self._turns, self._applied = driver.turns, applied
             self.world.oracle.stepped(self.member)
+        if self._crash_in is not None:
+            self._crash_in -= 1
+            if self._crash_in < 0:
+                self.world.crash(self.member, power_loss=self._power_loss)
 
     def _leader_changed(self, lead: int, leading: bool) -> None:
         self.world.leader_changed(self, lead, leading)
@@ -211,6 +213,10 @@ class Process:
             self._crash_in, self._power_loss = steps, power_loss
         else:
             self.world.crash(self.member, power_loss=power_loss)
+
+    def spare(self) -> None:
+        """A crash that was to come does not."""
+        self._crash_in = None
 
     def kill(self) -> None:
         """The process is gone at this instant: nothing it does from now on reaches disk, network or client."""

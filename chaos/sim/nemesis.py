@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from chaos.disk import flip_bit
 from chaos.sim.plan import Fault
 from raft.core.types import ConfChange, ConfChangeTransition, ConfChangeType, ConfChangeV2, ConfState
 from raft.errors import OutcomeUnknown, RaftError
@@ -221,7 +222,7 @@ class Nemesis:
         if not self._may_lose(member):
             return ""
         self._world.crash(member, power_loss=False, restart=False)
-        if not member.log_disk.flip_bit(fault.other):
+        if not flip_bit(member.log_disk, fault.other):
             self._world.restart_later(member)
             return ""
         member.lost = True
@@ -318,8 +319,7 @@ class Nemesis:
 
     def leave_joint(self, leader: Process) -> None:
         """What an operator does who entered a joint configuration explicitly."""
-        if not self.changes_under_way:
-            self._propose(leader, ConfChangeV2())
+        self._propose(leader, ConfChangeV2())
 
     def _propose(self, leader: Process, change: ConfChangeV2) -> None:
         self.changes_under_way += 1

@@ -6,6 +6,7 @@ fault elsewhere does not change it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -112,7 +113,8 @@ class Network:
                 self._lost(link, frame)
                 return
             if options.duplicate and dice.draw() < options.duplicate:
-                self._schedule(link, frame)
+                # A stream never delivers twice what must happen once; Raft's own messages must bear it.
+                self._schedule(link, [message for message in frame if message.type is not MessageType.PROP])
         self._schedule(link, frame)
 
     def _lost(self, link: Link, frame: list[Message]) -> None:
@@ -267,8 +269,6 @@ class PeerPort:
         network.loop.call_in(
             network.options.delay_s, None, lambda: network.loop.start_on(target.host, serve(), "serve-peer")
         )
-        import asyncio
-
         async with asyncio.timeout(timeout_s):
             return bytes(await answer)
 
@@ -276,5 +276,3 @@ class PeerPort:
         network = self._network
         return 0.0 if peer in network.processes and network.open(self._node, peer) else None
 
-
-__all__ = ["MessageType", "Network", "PeerPort"]

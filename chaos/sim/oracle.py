@@ -11,8 +11,21 @@ from typing import TYPE_CHECKING
 
 from chaos.invariants import Checker
 from chaos.sim.trace import Trace
+from chaos.sim.truth import Truth
 from raft.core.raft import Raft
-from raft.core.types import Entry, Message, MessageType
+from raft.core.trace import (
+    AppendAckIgnored,
+    CampaignRefused,
+    CommitAdvanced,
+    ConfChangeIgnored,
+    ConfigSwitched,
+    LogTruncated,
+    RoleChanged,
+    TraceEvent,
+    Voted,
+    VoteIgnored,
+)
+from raft.core.types import Entry, Message, MessageType, Role
 
 if TYPE_CHECKING:
     from chaos.sim.member import Member
@@ -27,15 +40,14 @@ class Oracle:
         members: Mapping[int, Member],
         start: int,
         trace: Trace,
+        truth: Truth,
         fail: Callable[[BaseException], None],
     ) -> None:
         self.checker = Checker(members, async_writes=True, start=start)
         self._members = members
         self._trace = trace
+        self._truth = truth
         self._fail = fail
-        self._terms: dict[int, int] = {}
-        self._revisions: dict[int, int] = {}
-        self._leading: dict[int, int] = {}
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
@@ -49,8 +61,41 @@ class Oracle:
     # -- the core -----------------------------------------------------------------------------------------
 
     def core_started(self, raft: Raft) -> None:
-        """A process has started: its core came from its disk."""
+        """A process has started: its core came from its disk, and tells what it does."""
         self.checker.forget(raft.id)
+        raft._trace_callback = self._core_event
+
+    def _core_event(self, event: TraceEvent) -> None:
+        trace = self._trace
+        match event:
+            case RoleChanged(node, role, term):
+                if role is Role.LEADER:
+                    self._with_core(node, self.checker.on_leader)
+                trace.add(node, "role", f"{role.name.lower().replace('_', '-')} t{term}")
+            case Voted(node, term, candidate):
+                trace.add(node, "vote", f"for m{candidate} t{term}")
+            case CommitAdvanced(node, commit):
+                self._with_core(node, self.checker.on_commit)
+                trace.add(node, "commit", str(commit))
+            case LogTruncated(node, index):
+                trace.add(node, "truncate", f"from {index}")
+                trace.situation("uncommitted tail of a log replaced")
+            case VoteIgnored():
+                trace.situation("vote request ignored under a lease")
+            case CampaignRefused(reason=reason):
+                trace.situation(f"campaign refused: {reason.replace('_', ' ')}")
+            case ConfChangeIgnored(reason=reason):
+                trace.situation(f"change refused: {reason}")
+            case AppendAckIgnored(reason=reason):
+                trace.situation(f"acknowledgement of a write ignored: {reason.replace('_', ' ')}")
+            case ConfigSwitched(_, conf_state) if conf_state.voters_outgoing:
+                trace.situation("joint configuration in force")
+
+    def _with_core(self, number: int, check: Callable[[Raft], None]) -> None:
+        node = self._members[number].node
+        if node is not None:
+            with self._watching():
+                check(node.raft)
 
     def stepped(self, member: Member) -> None:
         with self._watching():
@@ -70,6 +115,7 @@ class Oracle:
 
         with self._watching():
             self.checker.on_apply(entry, digest(machine), member.disk.conf_state)
+            self._truth.applied(entry)
 
     def loaded(self, member: Member, machine: Machine) -> None:
         """A state read back from a disk is that of its position."""

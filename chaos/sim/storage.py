@@ -24,9 +24,11 @@ from store import state as states
 from store.backend import Backend, BucketKey, schema
 from store.images import conf_state_of
 from store.machine import Machine, MachineOptions
+from store.mvcc.record import Event
 from store.state import CONSISTENT_INDEX, TERM, State
 
 T = TypeVar("T")
+ObserveEvents = Callable[[int, Sequence[Event]], None]
 
 COMMITS_KEPT: Final = 16
 """Images since the last checkpoint between which a power loss chooses; older ones are thinned out."""
@@ -298,18 +300,27 @@ def _accepted(snapshot: Snapshot) -> Path:
 class MemoryMachine(Machine):
     """A Machine over a StateDisk."""
 
-    def __init__(self, backend: StateBackend, images: MemoryImages, options: MachineOptions) -> None:
+    def __init__(
+        self, backend: StateBackend, images: MemoryImages, options: MachineOptions, observe: ObserveEvents
+    ) -> None:
         super().__init__(backend.path, backend.state(), options, backend)
         self._images = images
+        self._observe = observe
 
     @classmethod
-    async def start(cls, disk: StateDisk, port: Port, options: MachineOptions) -> MemoryMachine:
-        """As Machine.open: read the state, and make durable what was found."""
+    async def start(
+        cls, disk: StateDisk, port: Port, options: MachineOptions, observe: ObserveEvents
+    ) -> MemoryMachine:
+        """As Machine.open: read the state, and make durable what was found. ``observe`` is told of every revision."""
         backend = StateBackend(disk, port)
         await backend.open()
-        machine = cls(backend, MemoryImages(disk, port), options)
+        machine = cls(backend, MemoryImages(disk, port), options, observe)
         await machine.checkpoint()
         return machine
+
+    def committed(self, revision: int, events: Sequence[Event]) -> None:
+        self._observe(revision, events)
+        super().committed(revision, events)
 
     @property
     def images(self) -> MemoryImages:
@@ -319,6 +330,5 @@ class MemoryMachine(Machine):
         return self._images.read(image, states.applied_of)
 
     async def _load_image(self, image: Path) -> State:
-        await self._images._port.wait()
         return self._images.read(image, states.read)
 

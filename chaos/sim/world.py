@@ -11,6 +11,7 @@ from typing import Final
 from chaos.check import history as h
 from chaos.sim import plan
 from chaos.sim.clients import Client
+from chaos.sim.judge import FOREVER_S, judge, with_expiries
 from chaos.sim.liveness import Settlement
 from chaos.sim.loop import SimLoop
 from chaos.sim.member import START_INDEX, Member, Process
@@ -20,6 +21,7 @@ from chaos.sim.options import Options
 from chaos.sim.oracle import Oracle
 from chaos.sim.streams import stream
 from chaos.sim.trace import Trace
+from chaos.sim.truth import Truth
 from chaos.sim.watchers import Watcher
 from raft.core.types import ConfState, Message
 from raft.errors import FatalError, SyncFailed
@@ -37,7 +39,8 @@ class World:
         self.trace = Trace(lambda: self.loop.now)
         self.network = Network(self.loop, seed, options, self.trace)
         self.members: dict[int, Member] = {}
-        self.oracle = Oracle(self.members, START_INDEX, self.trace, self.loop.fail)
+        self.truth = Truth()
+        self.oracle = Oracle(self.members, START_INDEX, self.trace, self.truth, self.loop.fail)
         self.network.observe_send = self._sent
         self.nemesis = Nemesis(self)
         self.plan = plan.make(seed, options)
@@ -46,6 +49,7 @@ class World:
         self.operations: list[h.Operation] = []
         self.watches: list[h.Watch] = []
         self.failure: BaseException | None = None
+        self._lease_ends: dict[int, int] = {}
         self._client_rng = self.stream("client delay")
         self._values = count(1)
         self._leases = count(1)
@@ -80,6 +84,8 @@ class World:
             await Settlement(self).run(Client(self, self.stream("last client"), numbers))
             for task in running:
                 task.cancel()
+        operations = with_expiries(self.operations, self._lease_ends, self.truth)
+        judge(operations, self.watches, self.truth)
 
     # -- members ------------------------------------------------------------------------------------------
 
@@ -220,6 +226,10 @@ class World:
 
     def record(self, operation: h.Operation) -> None:
         self.operations.append(operation)
+        request = operation.request
+        if isinstance(request, h.Grant) and request.ttl_s < FOREVER_S:
+            shortest_s = request.ttl_s / (1 + self.options.drift)
+            self._lease_ends[request.lease] = operation.call + int(shortest_s * NANOSECONDS)
         self.trace.add(0, "client", f"{operation.client} {operation.endpoint} {operation.request} {operation.outcome}")
 
     def record_watch(self, watch: h.Watch) -> None:

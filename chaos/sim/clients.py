@@ -66,12 +66,17 @@ class Client:
         self._seen: dict[bytes, int] = {}
         """Key to its mod_revision as last seen, for compare-and-set."""
         self._revision = 1
+        self._finished = False
 
     async def run(self) -> None:
         world = self._world
-        while True:
+        while not self._finished:
             await asyncio.sleep(self._rng.expovariate(1 / world.options.think_s))
             await self.perform(self._next_request())
+
+    def finish(self) -> None:
+        """Ask nothing more than what is under way."""
+        self._finished = True
 
     # -- what to ask --------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ has is bounded.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from chaos.check import history as h
@@ -27,7 +28,8 @@ class Settlement:
         self._world = world
         self.core: list[int] = []
 
-    async def run(self, client: Client) -> None:
+    async def run(self, client: Client, end_traffic: Callable[[], None]) -> None:
+        """``end_traffic`` is called once a new write and a read have succeeded: then everything must come to rest."""
         world = self._world
         self._heal()
         world.trace.add(0, "liveness", f"core {self.core}")
@@ -35,6 +37,7 @@ class Settlement:
         try:
             async with asyncio.timeout(patience_s):
                 await self._written(client)
+                end_traffic()
                 while not self._settled():
                     await asyncio.sleep(world.options.tick_s)
         except TimeoutError:
@@ -74,7 +77,9 @@ class Settlement:
     def _choose(self, healthy: list[int]) -> list[int]:
         """A majority of both halves of the configuration; everybody, where a change may still come into force."""
         world, config = self._world, self._world.config
-        if world.nemesis.changes_under_way:
+        voters = [world.members[number] for number in config.voters if number in healthy]
+        behind = any(member.state_disk.durable_conf_state() != config for member in voters)
+        if world.nemesis.changes_under_way or behind:
             return healthy
         core: set[int] = set()
         rng = world.stream("core members")

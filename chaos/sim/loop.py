@@ -36,7 +36,8 @@ class Host:
         self.wall_offset_s = 0.0
         self.paused = False
         self.held: list[Handle] = []
-        self.tasks: set[asyncio.Task[Any]] = set()
+        self.tasks: dict[asyncio.Task[Any], None] = {}
+        """In the order they were started."""
         self.stepped: Callable[[], None] | None = None
         self.context = contextvars.copy_context()
         self.context.run(_HOST.set, self)
@@ -81,7 +82,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._ready: deque[Handle] = deque()
         self._timers: list[tuple[float, int, Handle]] = []
         self._timers_made = 0
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._hosts: dict[Host, None] = {}
 
     # -- running ------------------------------------------------------------------------------------------
@@ -239,8 +240,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         tasks = self._tasks if host is None else host.tasks
         if host is not None:
             self._hosts[host] = None
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        tasks[task] = None
+        task.add_done_callback(lambda done: tasks.pop(done, None))
         return task
 
     def start_on(self, host: Host, coro: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:

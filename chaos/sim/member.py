@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from chaos.disk import Loss, SimulatedDisk, SimulatedLog, read_log
 from chaos.sim.loop import Host
 from chaos.sim.network import PeerPort
-from chaos.sim.storage import DurableView, MemberLog, MemoryMachine, Port, Severed, StateDisk
+from chaos.sim.storage import DurableView, MemberLog, MemoryMachine, Port, StateDisk
 from raft.core import RawNode
 from raft.core.types import ConfState, Entry, Message, Snapshot
 from raft.driver import DriverConfig, RaftDriver
-from raft.errors import FatalError, RaftError
+from raft.errors import RaftError
 from raft.log import Identity
 from store.api.context import ApiContext
 from store.api.kv import KVServicer
@@ -139,13 +139,9 @@ class Process:
     async def _run(self) -> None:
         try:
             await self._live()
-        except Severed:
-            return
-        except FatalError as error:
-            self.world.process_failed(self, error)
-        except BaseExceptionGroup as group:
-            if group.split(Severed)[1] is not None:
-                self.world.process_failed(self, group)
+        except Exception as error:
+            if self.port.alive:
+                self.world.process_failed(self, error)
 
     async def _live(self) -> None:
         member, world, options = self.member, self.world, self.world.options
@@ -177,7 +173,15 @@ class Process:
         world.serves(self)
         async with asyncio.TaskGroup() as tasks:
             for part in (self.driver.run(), machine.run(), lessor.run()):
-                tasks.create_task(part)
+                tasks.create_task(self._part(part))
+
+    async def _part(self, part: Coroutine[Any, Any, None]) -> None:
+        """One of the things a process does. When one fails the process ends at that instant."""
+        try:
+            await part
+        except Exception as error:
+            if self.port.alive:
+                self.world.process_failed(self, error)
 
     def _config(self) -> DriverConfig:
         options = self.world.options

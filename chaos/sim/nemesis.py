@@ -230,11 +230,7 @@ class Nemesis:
         return f"m{member.id}"
 
     def _may_lose(self, member: Member) -> bool:
-        config = self._world.config
-        if self.changes_under_way or config.voters_outgoing or member.lost:
-            return False
-        healthy = [number for number in config.voters if not self._world.members[number].lost]
-        return len(healthy) - (member.id in healthy) > len(config.voters) // 2
+        return not self.changes_under_way and not member.lost and self._world.config_is_safe(without=member.id)
 
     # -- operators ----------------------------------------------------------------------------------------
 

@@ -174,6 +174,16 @@ class StateDisk:
         self.commits = [db.serialize()]
         db.close()
 
+    def durable_conf_state(self) -> ConfState:
+        """The configuration that a power loss would leave."""
+        db = _open(self.commits[0])
+        try:
+            return conf_state_of(db)
+        except TypeError:  # a new member, which has none yet
+            return ConfState()
+        finally:
+            db.close()
+
     def after_crash(self, rng: random.Random, *, power_loss: bool) -> None:
         """What the next start finds: the process died, or the machine with it."""
         kept = rng.choice(self.commits) if power_loss else self.commits[-1]

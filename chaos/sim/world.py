@@ -81,7 +81,8 @@ class World:
             running = [tasks.create_task(each.run()) for each in (*clients, *watchers)]
             await asyncio.sleep(self.options.duration_s)
             self.nemesis.active = False
-            await Settlement(self).run(Client(self, self.stream("last client"), numbers))
+            last = Client(self, self.stream("last client"), numbers)
+            await Settlement(self).run(last, lambda: [client.finish() for client in clients])
             for task in running:
                 task.cancel()
         operations = with_expiries(self.operations, self._lease_ends, self.truth)
@@ -183,12 +184,29 @@ class World:
         """A removed process is switched off by its operator, later."""
 
         def off() -> None:
-            if member.id not in _all_of(self.config):
+            if member.removed or member.id in _all_of(self.config):
+                return
+            if not self.config_is_safe():
+                self.later(2 * self.options.election_s, off)
+            else:
                 self.crash(member, power_loss=False, restart=False)
                 member.removed = True
                 self.trace.situation("removed member switched off")
 
         self.later(2 * self.options.election_s, off)
+
+    def config_is_safe(self, without: int = 0) -> bool:
+        """Whether a majority holds the newest configuration so that nothing takes it back: before that, no
+        sensible operator takes away what the one before it needs."""
+        config = self.config
+        holders = [
+            number
+            for number in config.voters
+            if number != without
+            and not self.members[number].lost
+            and self.members[number].state_disk.durable_conf_state() == config
+        ]
+        return not config.voters_outgoing and len(holders) > len(config.voters) // 2
 
     def leader(self) -> Process | None:
         """A member that leads, of the newest term; None when there is none."""

@@ -49,6 +49,11 @@ class SimulatedDisk:
         self.stall: asyncio.Event | None = None
         """While set, a sync waits for this event first."""
 
+    @property
+    def pending(self) -> int:
+        """How many writes are not synced."""
+        return len(self._pending)
+
     def write(self, data: bytes) -> None:
         """Append; visible at once, durable only after a sync."""
         self._pending.append((self.length, data))

@@ -58,6 +58,8 @@ class Member:
         self.removed = False
         self.wall_offset_s = 0.0
         self.starts = 0
+        self.unsynced = False
+        """The last crash met a write to the log that was not synced."""
 
     @property
     def node(self) -> RawNode | None:
@@ -66,6 +68,7 @@ class Member:
 
     def crash_disks(self, *, power_loss: bool) -> None:
         """What the next start finds."""
+        self.unsynced = bool(self.log_disk.pending)
         loss = self.rng.choice(_LOSSES) if power_loss else Loss.NONE
         self.log_disk = self.log_disk.after_crash(loss)
         if not self.lost:  # what a damaged disk held counts for what others believe of it
@@ -149,8 +152,14 @@ class Process:
         self.machine = machine = await MemoryMachine.start(
             member.state_disk, self.state_port, machine_options, world.truth.committed
         )
-        log = MemberLog(member.log_disk, member.disk, self.log_port)
+        log = MemberLog(
+            member.log_disk, member.disk, self.log_port,
+            lambda: world.trace.situation("log truncated below a checkpoint"),
+        )  # fmt: skip
+        found = member.log_disk.length
         loaded = await log.load()
+        if member.log_disk.length < found:
+            world.trace.situation("torn end of a log cut off")
         application = Application(member, machine, world)
         await application.recover(loaded.snapshot)
         application._conf_changed()
@@ -222,11 +231,15 @@ class Process:
         """A crash that was to come does not."""
         self._crash_in = None
 
-    def kill(self) -> None:
-        """The process is gone at this instant: nothing it does from now on reaches disk, network or client."""
+    def kill(self) -> int:
+        """The process is gone at this instant: nothing it does from now on reaches disk, network or client.
+
+        Returns how far its state was written."""
+        flushed = self.machine.flushed_index if self.serving else 0
         self.serving = False
         self.port.alive = self.log_port.alive = self.state_port.alive = False
         self.world.loop.kill(self.host)
+        return flushed
 
     async def take_snapshot(self, sender: int, message: Message, data: bytes) -> bool:
         """An image has arrived from ``sender``; whether it was taken."""

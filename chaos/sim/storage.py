@@ -95,8 +95,11 @@ class Port:
 class MemberLog(SimulatedLog):
     """A SimulatedLog that one process writes, with latency, and that shows what is durable."""
 
-    def __init__(self, disk: SimulatedDisk, view: DurableView, port: Port) -> None:
+    def __init__(
+        self, disk: SimulatedDisk, view: DurableView, port: Port, truncated: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(disk)
+        self.truncated = truncated
         self._view = view
         self._port = port
 
@@ -115,6 +118,7 @@ class MemberLog(SimulatedLog):
         await self._port.wait()
         await super().compact(snapshot)
         self._view.compacted(snapshot.index)
+        self.truncated()
 
     async def _sync(self) -> None:
         try:
@@ -173,6 +177,14 @@ class StateDisk:
         )
         self.commits = [db.serialize()]
         db.close()
+
+    def applied_index(self) -> int:
+        """Up to where the next start finds the state."""
+        db = _open(self.commits[-1])
+        try:
+            return states.applied_of(db)[0]
+        finally:
+            db.close()
 
     def durable_conf_state(self) -> ConfState:
         """The configuration that a power loss would leave."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final
 
@@ -18,12 +18,13 @@ from chaos.sim.member import START_INDEX, Member, Process
 from chaos.sim.nemesis import Nemesis
 from chaos.sim.network import Network
 from chaos.sim.options import Options
+from chaos.sim.plan import Fault
 from chaos.sim.oracle import Oracle
 from chaos.sim.streams import stream
 from chaos.sim.trace import Trace
 from chaos.sim.truth import Truth
 from chaos.sim.watchers import Watcher
-from raft.core.types import ConfState, Message
+from raft.core.types import ConfState, Message, MessageType
 from raft.errors import FatalError, SyncFailed
 
 NANOSECONDS: Final = 1_000_000_000
@@ -32,7 +33,8 @@ NANOSECONDS: Final = 1_000_000_000
 class World:
     """Construct inside nothing; ``loop.run(world.run())`` plays it."""
 
-    def __init__(self, seed: int, options: Options) -> None:
+    def __init__(self, seed: int, options: Options, faults: Sequence[Fault] | None = None) -> None:
+        """``faults`` None: those of the seed."""
         self.seed = seed
         self.options = options
         self.loop = SimLoop(stream(seed, "schedule") if options.shuffled else None)
@@ -43,12 +45,14 @@ class World:
         self.oracle = Oracle(self.members, START_INDEX, self.trace, self.truth, self.loop.fail)
         self.network.observe_send = self._sent
         self.nemesis = Nemesis(self)
-        self.plan = plan.make(seed, options)
+        self.plan = plan.make(seed, options) if faults is None else faults
         self.config = ConfState(tuple(range(1, options.members + 1)))
         self._config_at = START_INDEX
         self.operations: list[h.Operation] = []
         self.watches: list[h.Watch] = []
         self.failure: BaseException | None = None
+        self._told_to_take_over = (0, 0)
+        self._joint_entered_by = 0
         self._lease_ends: dict[int, int] = {}
         self._client_rng = self.stream("client delay")
         self._values = count(1)
@@ -85,6 +89,8 @@ class World:
             await Settlement(self).run(last, lambda: [client.finish() for client in clients])
             for task in running:
                 task.cancel()
+        if self.truth.revoked & self._lease_ends.keys():
+            self.trace.situation("lease expired")
         operations = with_expiries(self.operations, self._lease_ends, self.truth)
         judge(operations, self.watches, self.truth)
 
@@ -115,6 +121,8 @@ class World:
     def serves(self, process: Process) -> None:
         self.network.processes[process.member.id] = process
         driver = process.driver
+        if driver.last_index > process.machine.applied_index:
+            self.trace.situation("log replayed after a restart")
         self.trace.add(process.member.id, "serve", f"term {driver.term}, log to {driver.last_index}")
 
     def crash(self, member: Member, *, power_loss: bool, restart: bool = True) -> None:
@@ -124,8 +132,12 @@ class World:
             return
         self.network.processes.pop(member.id, None)
         member.process = None
-        process.kill()
+        applied, last = process.kill(), member.disk.last_index()
         member.crash_disks(power_loss=power_loss)
+        if member.state_disk.applied_index() < applied:
+            self.trace.situation("state taken back by a power loss")
+        if member.unsynced and member.disk.last_index() == last:
+            self.trace.situation("unsynced log write lost")
         self.oracle.checker.forget(member.id)
         self.trace.add(member.id, "crash", "power loss" if power_loss else "killed")
         if restart:
@@ -174,8 +186,15 @@ class World:
             return
         self._config_at, self.config = index, conf_state
         self.trace.add(member.id, "config", _shown(conf_state))
+        leader = self.leader()
+        leading = 0 if leader is None else leader.member.id
         if conf_state.voters_outgoing:
             self.trace.situation("joint configuration entered")
+            self._joint_entered_by = leading
+        elif self._joint_entered_by:
+            if leading != self._joint_entered_by:
+                self.trace.situation("joint configuration left by another leader")
+            self._joint_entered_by = 0
         for other in self.members.values():
             if not other.removed and other.disk.conf_state.voters and other.id not in _all_of(conf_state):
                 self._switch_off_later(other)
@@ -214,12 +233,17 @@ class World:
         return max(leading, key=lambda process: process.driver.term, default=None)
 
     def leader_changed(self, process: Process, lead: int, leading: bool) -> None:
-        if leading:
-            self.trace.add(process.member.id, "leader", f"term {process.driver.term}")
-            self.trace.situation("leader elected")
+        if not leading:
+            return
+        self.trace.add(process.member.id, "leader", f"term {process.driver.term}")
+        self.trace.situation("leader elected")
+        if self._told_to_take_over == (process.member.id, process.driver.term - 1):
+            self.trace.situation("leader elected by a transfer")
 
     def _sent(self, sender: int, message: Message) -> None:
         self.oracle.sent(sender, message)
+        if message.type is MessageType.TIMEOUT_NOW:
+            self._told_to_take_over = (message.to, message.term)
 
     # -- clients ------------------------------------------------------------------------------------------
 
@@ -244,6 +268,8 @@ class World:
 
     def record(self, operation: h.Operation) -> None:
         self.operations.append(operation)
+        if operation.outcome is h.Outcome.UNKNOWN:
+            self.trace.situation("outcome unknown to a client")
         request = operation.request
         if isinstance(request, h.Grant) and request.ttl_s < FOREVER_S:
             shortest_s = request.ttl_s / (1 + self.options.drift)

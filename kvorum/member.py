@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from kvorum import loop
 from kvorum.flags import Parsed, UsageError, help_text, parse, retention
-from kvorum.layout import UserError
+from kvorum.layout import FAULTS_VARIABLE, UserError
 from raft.errors import FatalError
 from store import member
 from store.bootstrap import DataDirError
@@ -106,6 +107,7 @@ def make_config(parsed: Parsed) -> MemberConfig:
         keepalive_interval_s=parsed["grpc-keepalive-interval"],
         keepalive_timeout_s=parsed["grpc-keepalive-timeout"],
         upkeep=_upkeep(parsed),
+        takes_faults=os.environ.get(FAULTS_VARIABLE) == "1",
     )
 
 

@@ -13,6 +13,9 @@ from store.listener.tls import NO_TLS, TlsFiles
 
 DEFAULT_QUOTA_BYTES: Final = 2 << 30
 
+SLOW_DISK_FILE: Final = "slow-disk"
+"""In the data directory of one that takes faults: how many milliseconds longer every write of its log takes."""
+
 
 class ConfigError(Exception):
     """A setting that cannot be used; the message names the flag, the value and what is allowed."""
@@ -59,6 +62,8 @@ class MemberConfig:
     keepalive_interval_s: float = 60.0  # grpc-keepalive-interval
     keepalive_timeout_s: float = 20.0  # grpc-keepalive-timeout
     upkeep: UpkeepOptions = UpkeepOptions()
+    takes_faults: bool = False
+    """Whether SLOW_DISK_FILE in the data directory slows the log: for rehearsals."""
 
     @property
     def member_dir(self) -> Path:

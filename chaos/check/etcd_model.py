@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from chaos.check import words
-from chaos.check.evidence import puts, twins
+from chaos.check.evidence import puts, revisions, twins
 from chaos.check.history import (
     COMPACTED,
     FUTURE_REVISION,
@@ -105,9 +105,15 @@ class EtcdModel:
             return FUTURE_REVISION
         if 0 < request.revision < state.compacted:
             return COMPACTED
-        return Answer(state.revision, self._find(state.slots, request))
+        return Answer(state.revision, self.find(state.slots, request))
 
-    def _find(self, slots: Sequence[Slot | None], request: Range) -> Found:
+    def place(self, key: bytes) -> int | None:
+        """Where a key is in ``slots``; None for a key of no model."""
+        places = self._spans(key, b"")
+        return places[0] if places else None
+
+    def find(self, slots: Sequence[Slot | None], request: Range) -> Found:
+        """What a range read of ``slots`` shows."""
         places = [i for i in self._spans(request.key, request.end) if slots[i] is not None]
         shown = places[: request.limit] if request.limit > 0 else places
         return Found(tuple(KeyValue(self.keys[i], *slot) for i in shown if (slot := slots[i])), len(places))
@@ -138,7 +144,7 @@ class EtcdModel:
         results: list[Found | Deleted | Done] = []
         for action in actions:
             if isinstance(action, Range):
-                results.append(self._find(slots, action))
+                results.append(self.find(slots, action))
                 continue
             places = self._spans(action.key, b"" if isinstance(action, Put) else action.end)
             if isinstance(action, Put):
@@ -215,6 +221,7 @@ class EtcdPart:
         self._mentions = Counter(lease for operation in operations for lease in leases_of(operation))
         self.initial = self.model.empty(start_revision)
 
+        self.ranks = revisions(operations)
         self.twins = twins(operations)
         self._claimed = {
             revision: index
@@ -235,17 +242,18 @@ class EtcdPart:
             return after if self._claimed.get(after.revision, index) == index else None
         return after if _fits(state, operation, expected) else None
 
-    def may_help(self, state: State, index: int, pending: Sequence[int]) -> bool:
-        """What changes no revision is only felt by few: it can wait until one of them is next."""
+    def may_help(self, state: State, index: int, pending: Sequence[int], floor: int) -> bool:
+        """What changes no revision is only felt by few: it can wait until one of them is next. What changes it
+        must wait for all answers of this revision."""
         operation = self.operations[index]
-        if operation.seen_at:
-            return operation.seen_at == state.revision + 1
+        if operation.seen_at and operation.seen_at != state.revision + 1:
+            return False
         match operation.request:
             case Compact():
                 return any(_feels_compaction(self.operations[other]) for other in pending)
-            case Grant(lease=lease):
+            case Grant(lease=lease) | Revoke(lease=lease):
                 return self._mentions[lease] > 1
-        return True
+        return not floor or floor > state.revision
 
     def why(self, state: State, index: int) -> str:
         operation = self.operations[index]

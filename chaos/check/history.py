@@ -261,14 +261,20 @@ class Setting:
 
     ``start_revision`` is the store's revision before the first operation (1: an empty store) when no key of the
     history existed. ``exclusive`` means that nobody else wrote, so that every revision is accounted for.
-    ``oracle`` is the number of the watch that saw everything from the start to the end, None where there was none.
     ``note`` is for people: how the history was made.
     """
 
     start_revision: int = 1
     exclusive: bool = True
-    oracle: int | None = None
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended: faults over, and enough time for ``watches`` to deliver everything up to ``revision``."""
+
+    revision: int
+    watches: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +282,7 @@ class History:
     setting: Setting
     operations: tuple[Operation, ...] = ()
     watches: tuple[Watch, ...] = ()
+    ending: Ending | None = None
 
 
 def in_range(key: bytes, start: bytes, end: bytes) -> bool:

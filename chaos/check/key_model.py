@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from chaos.check import words
 from chaos.check.etcd_model import related
-from chaos.check.evidence import kvs_read, puts, twins
+from chaos.check.evidence import kvs_read, puts, revisions, twins
 from chaos.check.history import (
     Action,
     Chosen,
@@ -58,6 +58,7 @@ class KeyPart:
         self.key = key
         self.name = f"key {words.text(key)}"
         self.operations = operations
+        self.ranks = revisions(operations)
         self.twins = twins(operations)
         self.initial: Registers = frozenset((ABSENT,))
 
@@ -65,8 +66,9 @@ class KeyPart:
         operation = self.operations[index]
         return frozenset(after for register in state for after in self._after(register, operation)) or None
 
-    def may_help(self, state: Registers, index: int, pending: Sequence[int]) -> bool:
-        return True
+    def may_help(self, state: Registers, index: int, pending: Sequence[int], floor: int) -> bool:
+        seen_at = self.operations[index].seen_at
+        return not floor or not seen_at or floor >= seen_at
 
     def why(self, state: Registers, index: int) -> str:
         known = " or ".join(sorted(_shown(register) for register in state))

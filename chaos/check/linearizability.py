@@ -19,6 +19,7 @@ from chaos.check.search import Budget, Found, Part, Verdict, search
 __all__ = ["Budget", "GlobalRevision", "HistoryError", "PerKey", "Result", "Verdict", "check"]
 
 UNLIMITED: Final = Budget()
+_EXPLAIN_STEPS: Final = 50_000
 _SHOWN_BEFORE: Final = 5
 """Operations of the legal order that an explanation shows."""
 
@@ -29,8 +30,9 @@ class HistoryError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """``prefix`` is the longest legal order found and ``culprit`` the operation that cannot follow it; both are
-    empty unless the verdict is ILLEGAL. ``explanation`` says the same in words."""
+    """``prefix`` is the longest legal order found, ``culprit`` the operation that cannot follow it;
+    ``explanation`` says it in words. When the verdict is OK and the model has one part, ``prefix`` is a legal
+    order of everything, and ``leftover`` what of unknown outcome need not have happened by its end."""
 
     verdict: Verdict
     steps: int
@@ -38,6 +40,7 @@ class Result:
     part: str = ""
     prefix: tuple[Operation, ...] = ()
     culprit: Operation | None = None
+    leftover: tuple[Operation, ...] = ()
 
 
 class Model(Protocol):
@@ -118,17 +121,23 @@ def check(
     assume(operations)
     seen = (*kvs_read(operations), *kvs_watched(watches))
     steps, undecided = 0, ""
+    order: tuple[Operation, ...] = ()
+    leftover: tuple[Operation, ...] = ()
     for part in model.parts(with_evidence(relevant(operations), seen)):
         left = None if budget.steps is None else max(0, budget.steps - steps)
         found = search(part, Budget(left, budget.seconds))
         steps += found.steps
         if found.verdict is Verdict.ILLEGAL:
-            return _illegal(part, found, steps)
+            plain = search(part, Budget(_EXPLAIN_STEPS), ranked=False)
+            return _illegal(part, plain if plain.stuck else found, steps)
         if found.verdict is Verdict.UNKNOWN and not undecided:
             undecided = part.name
+        order = tuple(part.operations[index] for index in found.order)
+        taken = set(found.order)
+        leftover = tuple(each for index, each in enumerate(part.operations) if index not in taken)
     if undecided:
         return Result(Verdict.UNKNOWN, steps, f"{undecided}: not decided within the budget", undecided)
-    return Result(Verdict.OK, steps)
+    return Result(Verdict.OK, steps, prefix=order, leftover=leftover)
 
 
 def _illegal(part: Part[Any], found: Found[Any], steps: int) -> Result:
@@ -138,9 +147,21 @@ def _illegal(part: Part[Any], found: Found[Any], steps: int) -> Result:
         + ("operations, the last of them:" if prefix else "operations.")
     ]
     lines += [f"  {words.operation(each)}" for each in prefix[-_SHOWN_BEFORE:]]
-    culprit = found.stuck[0]
-    lines += ["Nothing that could come next fits. What must come next is:", f"  {part.why(found.state, culprit)}"]
-    if len(found.stuck) > 1:
+    stuck = sorted(found.stuck, key=lambda index: part.step(found.state, index) is not None)
+    if found.lowest not in stuck:
+        stuck = list(found.stuck)
+    culprit = stuck[0]
+    lines += ["Nothing that could come next fits. What must come next is:", f"  {_why(part, found, culprit)}"]
+    if len(stuck) > 1:
         lines.append("Under way at the same time, and fitting no better:")
-        lines += [f"  {part.why(found.state, index)}" for index in found.stuck[1:]]
+        lines += [f"  {_why(part, found, index)}" for index in stuck[1:]]
     return Result(Verdict.ILLEGAL, steps, "\n".join(lines), part.name, prefix, part.operations[culprit])
+
+
+def _why(part: Part[Any], found: Found[Any], index: int) -> str:
+    if found.lowest in (-1, index) or part.step(found.state, index) is None:
+        return part.why(found.state, index)
+    return (
+        f"{words.operation(part.operations[index])}; but one that was answered at a lower revision is still to "
+        f"come: {words.operation(part.operations[found.lowest])}"
+    )

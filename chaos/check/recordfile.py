@@ -1,8 +1,8 @@
 """Histories as files: JSON lines, one record a line, each saying what it is.
 
-The first line is the setting (``"record": "history"``), the rest operations, watches and watch responses in any
-order; a response names its watch. Bytes are UTF-8 text, or {"base64": …} where they are no text. Fields that have
-their default are left out. The schema is that of the dataclasses in chaos.check.history.
+The first line is the setting (``"record": "history"``), the rest operations, watches, watch responses and at most
+one ending, in any order; a response names its watch. Bytes are UTF-8 text, or {"base64": …} where they are none.
+Fields that have their default are left out. The schema is that of the dataclasses in chaos.check.history.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _RECORDS: Final[dict[str, Any]] = {
     "operation": Operation,
     "watch": WatchRequest,
     "response": WatchResponse,
+    "ending": history.Ending,
 }
 _TAGGED: Final[tuple[Any, ...]] = (
     history.Range, history.Put, history.Delete, history.Txn, history.Grant, history.Revoke, history.Compact,
@@ -61,6 +62,9 @@ class Writer:
     def response(self, watch: int, response: WatchResponse) -> None:
         self._write("response", response, watch=watch)
 
+    def ending(self, ending: history.Ending) -> None:
+        self._write("ending", ending)
+
     def _write(self, record: str, item: Any, **extra: int) -> None:
         document = {"record": record, **extra, **_encoded(item)}
         self._file.write(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
@@ -76,6 +80,8 @@ def save(path: Path, recorded: History) -> None:
             writer.watch(watch.request)
             for response in watch.responses:
                 writer.response(watch.request.number, response)
+        if recorded.ending is not None:
+            writer.ending(recorded.ending)
 
 
 def load(path: Path) -> History:
@@ -90,12 +96,15 @@ def parse(lines: Iterable[bytes]) -> History:
     operations: list[Operation] = []
     requests: dict[int, WatchRequest] = {}
     responses: dict[int, list[WatchResponse]] = {}
+    ending: history.Ending | None = None
     number = 0
     for number, item, watch in _records(lines):
         if isinstance(item, Setting) != (setting is None):
             raise RecordError(number, "the first line, and no other, is the record 'history'")
         if isinstance(item, Setting):
             setting = item
+        elif isinstance(item, history.Ending):
+            ending = item
         elif isinstance(item, Operation):
             operations.append(item)
         elif isinstance(item, WatchRequest):
@@ -109,7 +118,7 @@ def parse(lines: Iterable[bytes]) -> History:
     if setting is None:
         raise RecordError(number + 1, "the file is empty")
     watches = tuple(Watch(request, tuple(responses[key])) for key, request in requests.items())
-    return History(setting, tuple(operations), watches)
+    return History(setting, tuple(operations), watches, ending)
 
 
 def _records(lines: Iterable[bytes]) -> Iterator[tuple[int, Any, Any]]:

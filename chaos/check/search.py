@@ -12,8 +12,9 @@ search prefers "not (yet) applied".
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -61,9 +62,15 @@ class Part(Protocol[StateT]):
         """For each operation its class of unknown operations that can stand for each other; None: alone."""
         ...
 
-    def may_help(self, state: StateT, index: int, pending: Sequence[int]) -> bool:
+    @property
+    def ranks(self) -> Sequence[int]:
+        """For each operation that returned a number that never falls along a legal order; 0: it has none."""
+        ...
+
+    def may_help(self, state: StateT, index: int, pending: Sequence[int], floor: int) -> bool:
         """Whether it makes sense to take unknown operation ``index`` now, with ``pending`` those that return and
-        could be next. False is a promise: any legal order has a legal twin in which it comes later or never."""
+        could be next, and ``floor`` the lowest rank to come (0: none). False is a promise: any legal order has a
+        legal twin in which it comes later or never."""
         ...
 
     def why(self, state: StateT, index: int) -> str:
@@ -74,13 +81,15 @@ class Part(Protocol[StateT]):
 @dataclass(frozen=True, slots=True)
 class Found(Generic[StateT]):
     """What the search came to. ``order`` is a legal order, or the longest legal one found; ``state`` is the state
-    after it; ``stuck`` are the operations that could come next and do not fit, the one that must come first."""
+    after it; ``stuck`` are the operations that could come next and do not fit, the one that must come first;
+    ``lowest`` is one of the lowest rank that is not in the order, -1 if there is none."""
 
     verdict: Verdict
     steps: int
     order: Sequence[int]
     state: StateT
     stuck: Sequence[int] = ()
+    lowest: int = -1
 
 
 class _Taken(NamedTuple, Generic[StateT]):
@@ -145,14 +154,47 @@ def _elders(twins: Sequence[Hashable]) -> list[int]:
     return elders
 
 
+class _Ranks:
+    """How many operations of each rank are to come, and the lowest such rank."""
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        counts = Counter(rank for rank in ranks if rank)
+        self._sorted = [*sorted(counts), 0]
+        self._place = {rank: place for place, rank in enumerate(self._sorted)}
+        self._left = [counts[rank] for rank in self._sorted]
+        self._left[-1] = 1  # a sentinel
+        self._lowest = 0
+
+    @property
+    def floor(self) -> int:
+        return self._sorted[self._lowest]
+
+    def take(self, rank: int) -> None:
+        if rank:
+            self._left[self._place[rank]] -= 1
+            while not self._left[self._lowest]:
+                self._lowest += 1
+
+    def give_back(self, rank: int) -> None:
+        if rank:
+            place = self._place[rank]
+            self._left[place] += 1
+            self._lowest = min(self._lowest, place)
+
+
 class _Search(Generic[StateT]):
-    def __init__(self, part: Part[StateT], budget: Budget) -> None:
+    def __init__(self, part: Part[StateT], budget: Budget, ranked: bool) -> None:
         self._part = part
         self._budget = budget
         self._deadline = None if budget.seconds is None else time.monotonic() + budget.seconds
         self._nodes = _listed(part.operations)
         self._unknown = [i for i, operation in enumerate(part.operations) if operation.end is None]
         self._elder = _elders([part.twins[index] for index in self._unknown])
+        self._rank = [
+            rank if ranked and o.end is not None else 0
+            for o, rank in zip(part.operations, part.ranks, strict=True)
+        ]
+        self._ranks = _Ranks(self._rank)
         self._tail = len(self._nodes.index) - 1
         self._state = part.initial
         self._first = self._head_index()
@@ -161,7 +203,7 @@ class _Search(Generic[StateT]):
         self._stack: list[_Taken[StateT]] = []
         self._seen: set[tuple[int, int, int, StateT]] = set()
         self._steps = 0
-        self._best: tuple[int, list[int], StateT, list[int]] = (-1, [], self._state, [])
+        self._best: Found[StateT] | None = None
 
     def _head_index(self) -> int:
         return self._nodes.index[self._nodes.next[0]]
@@ -206,7 +248,7 @@ class _Search(Generic[StateT]):
                 return False  # in order of calls: nor may the later ones
             if (
                 self._is_open(number)
-                and self._part.may_help(self._state, index, pending)
+                and self._part.may_help(self._state, index, pending, self._ranks.floor)
                 and self._take(~number, index)
             ):
                 return True
@@ -229,6 +271,9 @@ class _Search(Generic[StateT]):
 
     def _take(self, node: int, index: int) -> bool:
         self._steps += 1
+        rank = self._rank[index]
+        if rank and rank != self._ranks.floor:
+            return False
         state = self._part.step(self._state, index)
         if state is None or (node < 0 and state == self._state):
             return False
@@ -248,6 +293,7 @@ class _Search(Generic[StateT]):
                 self._nodes.unlift(node)
             return False
         self._seen.add(key)
+        self._ranks.take(rank)
         self._stack.append(_Taken(node, self._state, self._first, self._window, self._applied))
         self._state, self._first, self._window, self._applied = state, first, window, applied
         return True
@@ -259,6 +305,7 @@ class _Search(Generic[StateT]):
         self._window, self._applied = taken.window, taken.applied
         if taken.node < 0:
             return taken.node
+        self._ranks.give_back(self._rank[self._nodes.index[taken.node]])
         self._nodes.unlift(taken.node)
         return self._nodes.next[taken.node]
 
@@ -267,11 +314,14 @@ class _Search(Generic[StateT]):
 
     def _note_dead_end(self) -> None:
         """Keep the longest legal order, and who could have gone on from there and did not fit."""
-        if len(self._stack) <= self._best[0]:
+        if self._best is not None and len(self._stack) <= len(self._best.order):
             return
         stuck, _ = self._pending()
         stuck.sort(key=self._ends)  # the one that returns first must come first
-        self._best = (len(self._stack), self._order(), self._state, stuck)
+        order, floor = self._order(), self._ranks.floor
+        left = set(range(len(self._rank))).difference(order) if floor else set()
+        lowest = min((index for index in left if self._rank[index] == floor), default=-1)
+        self._best = Found(Verdict.ILLEGAL, self._steps, order, self._state, stuck, lowest)
 
     def _ends(self, index: int) -> int:
         end = self._part.operations[index].end
@@ -279,10 +329,14 @@ class _Search(Generic[StateT]):
         return end
 
     def _result(self, verdict: Verdict) -> Found[StateT]:
-        _, order, state, stuck = self._best
-        return Found(verdict, self._steps, order, state, stuck)
+        best = self._best or Found(verdict, self._steps, self._order(), self._state)
+        return replace(best, verdict=verdict, steps=self._steps)
 
 
-def search(part: Part[StateT], budget: Budget) -> Found[StateT]:
-    """Look for a legal order of ``part``'s operations."""
-    return _Search(part, budget).run()
+def search(part: Part[StateT], budget: Budget, *, ranked: bool = True) -> Found[StateT]:
+    """Look for a legal order of ``part``'s operations.
+
+    Without ranks the verdict is the same and comes later, but the longest legal order then goes as far as the
+    answers themselves allow, which makes the better explanation of an illegal history.
+    """
+    return _Search(part, budget, ranked).run()

@@ -8,7 +8,6 @@ from typing import Final
 
 from chaos.check import history as h
 from chaos.check.linearizability import GlobalRevision, Verdict, check
-from chaos.check.replay import Replay, compactions_asked
 from chaos.check.search import Budget
 from chaos.check.watch import Oracle, check_watches
 from chaos.sim.truth import Truth
@@ -31,12 +30,12 @@ def judge(operations: Sequence[h.Operation], watches: Sequence[h.Watch], truth: 
         _check_content(operation, states)
     for watch in watches:
         _check_watch(watch, truth, states)
-    order = _check_order(operations, truth)
-    broken = check_watches(watches, Oracle(order, compactions_asked(operations)))
+    _check_order(operations, truth)
+    broken = check_watches(watches, Oracle(compactions=sorted(truth.compactions)))
     assert not broken, f"watch: {broken[0]}"
 
 
-def _check_order(operations: Sequence[h.Operation], truth: Truth) -> Replay:
+def _check_order(operations: Sequence[h.Operation], truth: Truth) -> None:
     certain = [each for each in operations if each.outcome is not h.Outcome.UNKNOWN]
     unknown = [
         each
@@ -47,7 +46,6 @@ def _check_order(operations: Sequence[h.Operation], truth: Truth) -> Replay:
     if result.verdict is Verdict.UNKNOWN:
         raise Undecided(f"linearizability: undecided after {result.steps} steps")
     assert result.verdict is Verdict.OK, f"linearizability: {result.explanation}"
-    return Replay(result.prefix, leftover=result.leftover)
 
 
 def with_expiries(operations: Sequence[h.Operation], ends: Mapping[int, int], truth: Truth) -> list[h.Operation]:

@@ -150,7 +150,7 @@ class Process:
         member, world, options = self.member, self.world, self.world.options
         machine_options = MachineOptions(flush_interval_s=options.flush_s, history_bytes=options.history_bytes)
         self.machine = machine = await MemoryMachine.start(
-            member.state_disk, self.state_port, machine_options, world.truth.committed
+            member.state_disk, self.state_port, machine_options, world.oracle.revised
         )
         log = MemberLog(
             member.log_disk, member.disk, self.log_port,

@@ -79,6 +79,8 @@ class Options:
     inflight_msgs: int = 256
     flush_s: float = 0.2
     history_bytes: int = 1 << 20
+    watch_queue: int = 128
+    """Answers that wait for a watching client before it counts as slow."""
 
     # traffic
     think_s: float = 0.12
@@ -141,6 +143,7 @@ def draw(seed: int) -> Options:
         inflight_msgs=rng.choice((1, 2, 256)),
         flush_s=rng.choice((0.05, 0.3, 1.0)),
         history_bytes=rng.choice((1, 1 << 20)),
+        watch_queue=rng.choice((2, 4, 128)),
         think_s=rng.choice((0.02, 0.08, 0.2)),
         compact_share=rng.choice((0.0, 0.03, 0.1)),
         lease_share=rng.choice((0.0, 0.1)),

@@ -5,7 +5,7 @@ A violation is an AssertionError whose text begins with the invariant's name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,8 @@ from raft.core.trace import (
 from raft.core.types import Entry, Message, MessageType, Role
 
 if TYPE_CHECKING:
+    from store.mvcc.record import Event
+
     from chaos.sim.member import Member
     from store.machine import Machine
 
@@ -116,6 +118,11 @@ class Oracle:
         with self._watching():
             self.checker.on_apply(entry, digest(machine), member.disk.conf_state)
             self._truth.applied(entry)
+
+    def revised(self, revision: int, events: Sequence[Event]) -> None:
+        """A member has made a revision."""
+        with self._watching():
+            self._truth.committed(revision, events)
 
     def loaded(self, member: Member, machine: Machine) -> None:
         """A state read back from a disk is that of its position."""

@@ -28,6 +28,7 @@ class Truth:
         self.compactions: set[int] = set()
         self.deletes: set[bytes] = set()
         self._index = 0
+        self._encoded: dict[int, tuple[bytes, ...]] = {}
 
     def applied(self, entry: Entry) -> None:
         """An entry was applied somewhere. Raises AssertionError when a client's write stands in the log twice."""
@@ -58,9 +59,12 @@ class Truth:
         assert self.values[value] == 1, f"exactly once: {value!r} was proposed once and stands in the log twice"
 
     def committed(self, revision: int, events: Sequence[Event]) -> None:
-        """A revision's changes, on some member."""
+        """A revision's changes, on some member. Raises AssertionError where members differ, in order too."""
+        encoded = tuple([event.version.framed for event in events])
         if revision not in self.events:
             self.events[revision] = tuple(map(_event, events))
+            self._encoded[revision] = encoded
+        assert self._encoded[revision] == encoded, f"I5: two different revisions {revision}"
 
     def was_carried_out(self, request: h.Request) -> bool:
         """Whether a request of unknown outcome stands in the log; True where that cannot be told."""

@@ -75,7 +75,12 @@ class Watcher:
 
     async def _serve(self, process: Process, request: h.WatchRequest) -> None:
         """On the member: what the Watch service does for one stream."""
-        stream = WatchStream(process.machine.hub, lambda: process.machine.revision, process.api.header_field)
+        stream = WatchStream(
+            process.machine.hub,
+            lambda: process.machine.revision,
+            process.api.header_field,
+            queue_responses=self._world.options.watch_queue,
+        )
         filters = [rpc_pb2.WatchCreateRequest.NODELETE] if request.no_delete else []
         create = rpc_pb2.WatchCreateRequest(
             key=request.key,

@@ -51,6 +51,7 @@ class _Under(NamedTuple):
 
     messages: list[Message]
     epoch: int
+    sent: float
 
 
 class Link:
@@ -119,7 +120,7 @@ class Network:
 
     def _lost(self, link: Link, frame: list[Message]) -> None:
         """A transport that cannot send says so, sometimes."""
-        self._trace.lost(link.sender, link.to, frame)
+        self._trace.lost(link.sender, link.to, frame, self.loop.now)
         process = self.processes.get(link.sender)
         if process is not None and link.dice.draw() < 0.5:
             process.driver.peer_unreachable(link.to)
@@ -131,7 +132,7 @@ class Network:
             at = max(at, link.last_arrival)
             link.last_arrival = at
         receiver = self.processes[link.to]
-        self.loop.call_in(at - self.loop.now, receiver.host, self._deliver, link, _Under(frame, link.epoch))
+        self.loop.call_in(at - self.loop.now, receiver.host, self._deliver, link, _Under(frame, link.epoch, self.loop.now))
 
     def _delay(self, link: Link) -> float:
         options, dice = self.options, link.dice
@@ -143,12 +144,12 @@ class Network:
     def _deliver(self, link: Link, under: _Under) -> None:
         process = self.processes.get(link.to)
         if process is None or link.epoch != under.epoch or link.blocked:
-            self._trace.lost(link.sender, link.to, under.messages)
+            self._trace.lost(link.sender, link.to, under.messages, under.sent)
             return
         messages = under.messages
         if self.options.encoded:
             messages = decode_frame(encode_frame(messages))
-        self._trace.delivered(link.sender, link.to, messages)
+        self._trace.delivered(link.sender, link.to, messages, under.sent)
         process.driver.receive(messages)
 
     # -- faults -------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ class Record(NamedTuple):
     kind: str
     text: str
     peer: int = 0
+    """Of a message: who sent it, and ``sent`` when."""
+    sent: float = 0.0
 
 
 class Trace:
@@ -32,22 +34,22 @@ class Trace:
         self.reached: Counter[str] = Counter()
         """How often each situation was reached."""
 
-    def add(self, node: int, kind: str, text: str, peer: int = 0) -> None:
+    def add(self, node: int, kind: str, text: str, peer: int = 0, sent: float = 0.0) -> None:
         at = self._now()
-        self.records.append(Record(at, node, kind, text, peer))
+        self.records.append(Record(at, node, kind, text, peer, sent))
         self.hash = zlib.crc32(f"{at:.9f} {node} {kind} {peer} {text}".encode(), self.hash)
 
     def situation(self, name: str) -> None:
         """A situation that the runs should reach sometimes."""
         self.reached[name] += 1
 
-    def delivered(self, sender: int, to: int, messages: Iterable[Message]) -> None:
+    def delivered(self, sender: int, to: int, messages: Iterable[Message], sent: float) -> None:
         for message in messages:
-            self.add(to, "message", describe(message), sender)
+            self.add(to, "message", describe(message), sender, sent)
 
-    def lost(self, sender: int, to: int, messages: Sequence[Message]) -> None:
+    def lost(self, sender: int, to: int, messages: Sequence[Message], sent: float) -> None:
         for message in messages:
-            self.add(to, "lost", describe(message), sender)
+            self.add(to, "lost", describe(message), sender, sent)
 
 
 def describe(message: Message) -> str:

@@ -9,6 +9,7 @@ from itertools import count
 from typing import Final
 
 from chaos.check import history as h
+from chaos.check import words
 from chaos.sim import plan
 from chaos.sim.clients import Client
 from chaos.sim.judge import FOREVER_S, judge, with_expiries
@@ -274,7 +275,8 @@ class World:
         if isinstance(request, h.Grant) and request.ttl_s < FOREVER_S:
             shortest_s = request.ttl_s / (1 + self.options.drift)
             self._lease_ends[request.lease] = operation.call + int(shortest_s * NANOSECONDS)
-        self.trace.add(0, "client", f"{operation.client} {operation.endpoint} {operation.request} {operation.outcome}")
+        asked = f"client {operation.client} at {operation.endpoint}: {words.request(operation.request)}"
+        self.trace.add(0, "client", f"{asked} {operation.outcome}")
 
     def record_watch(self, watch: h.Watch) -> None:
         self.watches.append(watch)

@@ -42,10 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=_jobs, default=1, metavar="J", help="processes that run seeds")
     parser.add_argument("--replay", type=_seed, metavar="SEED", help="run this seed once and tell what happened")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="with --replay: write the timeline as HTML")
-    parser.add_argument(
-        "--mutants", action="store_true", help="how many seeds find each known fault (needs a source checkout)"
-    )
-    parser.add_argument("--only", metavar="TEXT", help="with --mutants: those whose name contains TEXT")
 
 
 def _seed(text: str) -> int:
@@ -83,12 +79,6 @@ def _minutes(text: str) -> float:
 def run(args: argparse.Namespace) -> int:
     if args.trace is not None and args.replay is None:
         raise UsageError("--trace needs --replay SEED")
-    if args.only is not None and not args.mutants:
-        raise UsageError("--only needs --mutants")
-    if args.mutants:
-        from kvorum import sim_mutants
-
-        return sim_mutants.run(args.jobs, args.only or "")
     if args.replay is not None:
         return _replay(args.replay, args.trace)
     return _batch(args)
@@ -101,8 +91,8 @@ def _replay(seed: int, target: Path | None) -> int:
     report, world = play_world(seed)
     print(f"seed {seed}: {described(draw(seed)) or 'a calm run'}")
     print(
-        f"  {report.virtual_s:.1f} s of virtual time, {report.callbacks} callbacks, {report.operations} operations, "
-        f"hash {report.hash:08x}"
+        f"  {report.virtual_s:.1f} s of virtual time, {report.callbacks} callbacks, "
+        f"{report.operations} operations, hash {report.hash:08x}"
     )
     if target is not None:
         from chaos.sim.timeline import html
@@ -174,8 +164,8 @@ def _batch(args: argparse.Namespace) -> int:
     took = time.monotonic() - started
     unlike = _unlike(tally)
     print(
-        f"{tally.done} seeds ({seeds.start} to {seeds.start + tally.done - 1}), {tally.virtual_s / 60:.0f} minutes of "
-        f"virtual time in {took:.0f} s: {len(tally.violations)} violations"
+        f"{tally.done} seeds ({seeds.start} to {seeds.start + tally.done - 1}), "
+        f"{tally.virtual_s / 60:.0f} minutes of virtual time in {took:.0f} s: {len(tally.violations)} violations"
     )
     if tally.done >= SITUATIONS_FROM:
         missing = never_reached(tally.reached)
@@ -183,7 +173,10 @@ def _batch(args: argparse.Namespace) -> int:
     if unlike:
         print(f"NOT DETERMINISTIC: seeds {unlike} came out differently in a second run")
     elif tally.done:
-        print(f"{min(CHECKED_TWICE, tally.done)} seeds run twice, with other string hashes: the same to the last event")
+        print(
+            f"{min(CHECKED_TWICE, tally.done)} seeds run twice, with other string hashes: the same to the last "
+            "event"
+        )
     return 1 if tally.violations or unlike else 0
 
 
@@ -194,9 +187,7 @@ def _say_violation(report: Report, number: int) -> None:
         print(f"seed {report.seed}: VIOLATED {report.rule} (kvorum sim --replay {report.seed})", flush=True)
 
 
-def _reports(
-    seeds: range, jobs: int, until: float | None, tick: Callable[[], None]
-) -> Iterator[Report]:
+def _reports(seeds: range, jobs: int, until: float | None, tick: Callable[[], None]) -> Iterator[Report]:
     """The reports of all seeds, in order for one job, as they come for several; ends early at ``until``."""
 
     def over() -> bool:
@@ -241,7 +232,9 @@ class _Progress:
             f"{tally.done} of {self._total} seeds, {tally.done / (now - self._started):.1f} a second, "
             f"{len(tally.violations)} violations"
         )
-        print(f"\r\x1b[K{line}" if self._live else line, end="" if self._live else "\n", file=sys.stderr, flush=True)
+        print(
+            f"\r\x1b[K{line}" if self._live else line, end="" if self._live else "\n", file=sys.stderr, flush=True
+        )
 
     def clear(self) -> None:
         if self._live:

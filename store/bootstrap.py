@@ -27,7 +27,6 @@ from raft.sqlite_log import SqliteLog
 from raft.transport import describe
 from raft.waiters import ID_BYTES
 from store.application import membership_of
-from store.images import CONF_STATE_KEY
 from store.backend import StateDiskError
 from store.cluster import (
     MEMBERS,
@@ -42,6 +41,7 @@ from store.cluster import (
     member_key,
 )
 from store.config import ConfigError, MemberConfig, dial_address
+from store.images import CONF_STATE_KEY
 from store.listener.tls import client_context
 from store.machine import META, Machine
 from store.replica import MemberInfo

@@ -61,9 +61,7 @@ class LeaseListener(Protocol):
 class Machine:
     """The state machine. One per member; all methods belong to its event loop."""
 
-    def __init__(
-        self, path: Path, state: State, options: MachineOptions, backend: Backend | None = None
-    ) -> None:
+    def __init__(self, path: Path, state: State, options: MachineOptions, backend: Backend | None = None) -> None:
         self.path = path
         self.state = state
         self.options = options

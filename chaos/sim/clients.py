@@ -31,7 +31,9 @@ class Unknown(Exception):
     """The request was under way when the time ran out or the connection broke."""
 
 
-async def ask(world: World, number: int, call: Callable[[Process], Coroutine[Any, Any, Any]], timeout_s: float) -> Any:
+async def ask(
+    world: World, number: int, call: Callable[[Process], Coroutine[Any, Any, Any]], timeout_s: float
+) -> Any:
     """Send one request to a member and wait for its answer.
 
     Raises Unavailable when it was not sent, Unknown when nothing is known of it, and what the member answered.
@@ -119,7 +121,9 @@ class Client:
         if rng.random() < 0.6:
             return h.Txn((compare,), (h.Put(key, value),), (h.Range(key),))
         other = self._key()
-        success: tuple[h.Action, ...] = (h.Put(key, value), h.Delete(other)) if other != key else (h.Put(key, value),)
+        success: tuple[h.Action, ...] = (
+            (h.Put(key, value), h.Delete(other)) if other != key else (h.Put(key, value),)
+        )
         return h.Txn((compare,), success, (h.Range(b"k", b"l"),))
 
     def _lease_request(self) -> h.Request:

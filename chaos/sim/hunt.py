@@ -1,4 +1,4 @@
-"""``python -m chaos.sim.hunt FIRST LAST``: play seeds until one violates something; prints its number and the rule."""
+"""``python -m chaos.sim.hunt FIRST LAST``: play seeds until one violates something, and print which and what."""
 
 from __future__ import annotations
 

@@ -101,14 +101,18 @@ def _check_watch(watch: h.Watch, truth: Truth, states: Mapping[int, State]) -> N
                 assert got.prev is None or got.prev == true.prev, f"prevkv: {where}: {got.prev} for {true.prev}"
             expected_next = last + 1
         elif response.is_progress:
-            missed = [e.revision for r in range(expected_next, response.revision + 1) for e in _wanted(request, truth, r)]
+            missed = [
+                e.revision for r in range(expected_next, response.revision + 1) for e in _wanted(request, truth, r)
+            ]
             assert not missed, f"bookmarkable: {where}: progress {response.revision} before events {missed}"
             assert response.revision >= promised, f"bookmarkable: {where}: progress went back from {promised}"
             promised = response.revision
             expected_next = max(expected_next, promised + 1)
         elif response.canceled:
             assert response.compact_revision > 0, f"canceled: {where}: {response.reason}"
-            assert expected_next < response.compact_revision, f"stale start: {where}: {response} at {expected_next}"
+            assert expected_next < response.compact_revision, (
+                f"stale start: {where}: {response} at {expected_next}"
+            )
 
 
 def _wanted(request: h.WatchRequest, truth: Truth, revision: int) -> list[h.Event]:

@@ -29,7 +29,7 @@ class Settlement:
         self.core: list[int] = []
 
     async def run(self, client: Client, end_traffic: Callable[[], None]) -> None:
-        """``end_traffic`` is called once a new write and a read have succeeded: then everything must come to rest."""
+        """``end_traffic`` is called once a new write and a read have succeeded: then all must come to rest."""
         world = self._world
         self._heal()
         world.trace.add(0, "liveness", f"core {self.core}")
@@ -38,8 +38,7 @@ class Settlement:
             async with asyncio.timeout(patience_s):
                 await self._written(client)
                 end_traffic()
-                while not self._settled():
-                    await asyncio.sleep(world.options.tick_s)
+                await self._rest()
         except TimeoutError:
             raise AssertionError(f"liveness: the core {self.core} did not settle in {patience_s:.0f} s: "
                                  + "; ".join(map(_state, self._processes()))) from None  # fmt: skip
@@ -112,8 +111,15 @@ class Settlement:
                 if isinstance(request, h.Put):
                     request = h.Put(b"k0", self._world.unique_value())
 
+    async def _rest(self) -> None:
+        """Look once a tick: rest has no event of its own."""
+        looks = 0
+        while not self._settled():
+            looks += 1
+            await asyncio.sleep(self._world.options.tick_s)
+
     def _settled(self) -> bool:
-        """One leader; everything it has is committed, applied and stored on all of the core; no joint configuration."""
+        """One leader, no joint configuration, and all that it has is committed, applied and stored by all."""
         processes = self._processes()
         leaders = [process for process in processes if process.driver.is_leader]
         if len(leaders) != 1:
@@ -128,7 +134,8 @@ class Settlement:
         inside = [p for p in processes if p.member.id in (*config.voters, *config.learners)]
         last = leader.last_index
         return leader.commit_index == last and all(
-            process.machine.applied_index == last and process.member.disk.last_index() == last for process in inside
+            process.machine.applied_index == last and process.member.disk.last_index() == last
+            for process in inside
         )
 
 

@@ -96,7 +96,8 @@ class SimLoop(asyncio.AbstractEventLoop):
                 self._run_one()
                 if self._failure is not None:
                     raise self._failure
-            return task.result()
+            result: T = task.result()
+            return result
         finally:
             self._end()
             asyncio._set_running_loop(None)
@@ -204,17 +205,21 @@ class SimLoop(asyncio.AbstractEventLoop):
         host = _HOST.get()
         return 1_700_000_000.0 + self.now + (0.0 if host is None else host.wall_offset_s)
 
-    def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> Any:
         handle = Handle(callback, args, contextvars.copy_context() if context is None else context, self.now)
         self._ready.append(handle)
         return handle
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self, delay: float, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> Any:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> Any:
         handle = Handle(callback, args, contextvars.copy_context() if context is None else context, when)
         host = handle.host
         true = when if host is None else when / host.rate

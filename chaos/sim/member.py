@@ -22,12 +22,13 @@ from store.api.context import ApiContext
 from store.api.kv import KVServicer
 from store.api.lease import LeaseServicer
 from store.application import MachineApplication
-from store.cluster import MEMBERS, MemberInfo, encode_conf_state, encode_member, member_key
+from store.cluster import MEMBERS, encode_conf_state, encode_member, member_key
 from store.config import MemberConfig
 from store.images import CONF_STATE_KEY
 from store.lessor import Lessor
 from store.machine import META, Machine, MachineOptions
 from store.raft_replica import RaftReplica
+from store.replica import MemberInfo
 
 if TYPE_CHECKING:
     from chaos.sim.world import World

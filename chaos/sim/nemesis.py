@@ -307,7 +307,9 @@ class Nemesis:
         voters = {*config.voters, number} - {out}
         if not self._has_majority(voters) or not self._has_majority(set(config.voters)):
             return ""
-        transition = ConfChangeTransition.JOINT_IMPLICIT if fault.other < 0.6 else ConfChangeTransition.JOINT_EXPLICIT
+        transition = (
+            ConfChangeTransition.JOINT_IMPLICIT if fault.other < 0.6 else ConfChangeTransition.JOINT_EXPLICIT
+        )
         self._world.add_member(number)
         changes = (ConfChange(ConfChangeType.ADD_VOTER, number), ConfChange(ConfChangeType.REMOVE, out))
         self._propose(leader, ConfChangeV2(changes, transition))

@@ -132,7 +132,9 @@ class Network:
             at = max(at, link.last_arrival)
             link.last_arrival = at
         receiver = self.processes[link.to]
-        self.loop.call_in(at - self.loop.now, receiver.host, self._deliver, link, _Under(frame, link.epoch, self.loop.now))
+        self.loop.call_in(
+            at - self.loop.now, receiver.host, self._deliver, link, _Under(frame, link.epoch, self.loop.now)
+        )
 
     def _delay(self, link: Link) -> float:
         options, dice = self.options, link.dice
@@ -228,9 +230,7 @@ class PeerPort:
             return
         network.loop.start_on(receiver.host, self._receive(receiver, message, data, done), "snapshot-in")
 
-    async def _receive(
-        self, receiver: Process, message: Message, data: bytes, done: Callable[[], None]
-    ) -> None:
+    async def _receive(self, receiver: Process, message: Message, data: bytes, done: Callable[[], None]) -> None:
         ok = False
         try:
             ok = await receiver.take_snapshot(self._node, message, data)
@@ -276,4 +276,3 @@ class PeerPort:
     def active_since(self, peer: int) -> float | None:
         network = self._network
         return 0.0 if peer in network.processes and network.open(self._node, peer) else None
-

@@ -28,10 +28,9 @@ from raft.core.trace import (
 from raft.core.types import Entry, Message, MessageType, Role
 
 if TYPE_CHECKING:
-    from store.mvcc.record import Event
-
     from chaos.sim.member import Member
     from store.machine import Machine
+    from store.mvcc.record import Event
 
 
 class Oracle:

@@ -1,4 +1,4 @@
-"""``python -m chaos.sim.rehash SEED ...``: the running hash of each seed, one a line, to compare across processes."""
+"""``python -m chaos.sim.rehash SEED ...``: the running hash of each seed, to compare across processes."""
 
 from __future__ import annotations
 

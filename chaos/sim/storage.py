@@ -333,7 +333,7 @@ class MemoryMachine(Machine):
     async def start(
         cls, disk: StateDisk, port: Port, options: MachineOptions, observe: ObserveEvents
     ) -> MemoryMachine:
-        """As Machine.open: read the state, and make durable what was found. ``observe`` is told of every revision."""
+        """As Machine.open: read the state, make durable what was found. ``observe`` hears of every revision."""
         backend = StateBackend(disk, port)
         await backend.open()
         machine = cls(backend, MemoryImages(disk, port), options, observe)
@@ -353,4 +353,3 @@ class MemoryMachine(Machine):
 
     async def _load_image(self, image: Path) -> State:
         return self._images.read(image, states.read)
-

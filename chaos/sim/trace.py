@@ -1,4 +1,4 @@
-"""What happened in a run, in order: for the hash that proves determinism, for failure reports, for the timeline."""
+"""What happened in a run, in order: for the hash that proves determinism, for reports, for the timeline."""
 
 from __future__ import annotations
 

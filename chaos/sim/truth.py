@@ -1,4 +1,4 @@
-"""What really happened to the replicated state: the commands in the order of the log, and every revision's changes.
+"""What really happened to the replicated state: the commands in the order of the log, and every revision.
 
 The simulation sees every entry applied, so what a client may only guess is known here: whether a request whose
 outcome is unknown was carried out, and what the store held at every revision.
@@ -17,7 +17,7 @@ from store.mvcc.record import Event, Version
 
 
 class Truth:
-    """One run's. Every member reports; the first report of an index or a revision counts, later ones must agree."""
+    """One run's. Every member reports; the first report of a revision counts, and later ones must agree."""
 
     def __init__(self) -> None:
         self.events: dict[int, tuple[h.Event, ...]] = {}
@@ -106,5 +106,3 @@ def _event(event: Event) -> h.Event:
 def _pair(version: Version) -> h.KeyValue:
     kv = version.decode()
     return h.KeyValue(kv.key, kv.value, kv.create_revision, kv.mod_revision, kv.version, kv.lease)
-
-

@@ -121,5 +121,3 @@ class Watcher:
             self._world.trace.situation("progress notification")
             self.seen = max(self.seen, response.revision)
             self._next = self.seen + 1
-
-

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from typing import Final
 
@@ -19,8 +20,8 @@ from chaos.sim.member import START_INDEX, Member, Process
 from chaos.sim.nemesis import Nemesis
 from chaos.sim.network import Network
 from chaos.sim.options import Options
-from chaos.sim.plan import Fault
 from chaos.sim.oracle import Oracle
+from chaos.sim.plan import Fault
 from chaos.sim.streams import stream
 from chaos.sim.trace import Trace
 from chaos.sim.truth import Truth
@@ -38,7 +39,8 @@ class World:
         """``faults`` None: those of the seed."""
         self.seed = seed
         self.options = options
-        self.loop = SimLoop(stream(seed, "schedule") if options.shuffled else None)
+        # The rest of an event loop is not there, so that whoever reaches for it is found out.
+        self.loop = SimLoop(stream(seed, "schedule") if options.shuffled else None)  # type: ignore[abstract]
         self.trace = Trace(lambda: self.loop.now)
         self.network = Network(self.loop, seed, options, self.trace)
         self.members: dict[int, Member] = {}
@@ -76,18 +78,22 @@ class World:
         for number in range(1, self.options.members + 1):
             self._add(number, first=True)
         for fault in self.plan:
-            self.later(fault.at, lambda fault=fault: self.nemesis.do(fault))
+            self.later(fault.at, partial(self.nemesis.do, fault))
         numbers = count(1)
         clients = [Client(self, self.stream("client", n), numbers) for n in range(self.options.clients)]
-        watchers = [
-            Watcher(self, self.stream("watcher", n), next(numbers)) for n in range(self.options.watchers)
-        ]
+        watchers = [Watcher(self, self.stream("watcher", n), next(numbers)) for n in range(self.options.watchers)]
+
+        def end_traffic() -> None:
+            for client in clients:
+                client.finish()
+
         async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(each.run()) for each in (*clients, *watchers)]
+            running = [tasks.create_task(client.run()) for client in clients]
+            running += [tasks.create_task(watcher.run()) for watcher in watchers]
             await asyncio.sleep(self.options.duration_s)
             self.nemesis.active = False
             last = Client(self, self.stream("last client"), numbers)
-            await Settlement(self).run(last, lambda: [client.finish() for client in clients])
+            await Settlement(self).run(last, end_traffic)
             for task in running:
                 task.cancel()
         if self.truth.revoked & self._lease_ends.keys():
@@ -298,4 +304,3 @@ def _shown(conf_state: ConfState) -> str:
     if conf_state.voters_outgoing:
         text += f" leaving {list(conf_state.voters_outgoing)}"
     return text
-

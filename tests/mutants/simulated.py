@@ -1,5 +1,5 @@
-"""``python -m tests.mutants.simulated [NAME-PART ...] [--jobs J] [--write]``: how many seeds the simulator needs for
-each fault that breaks safety. ``--write`` puts the table into docs/reliability.md.
+"""``python -m tests.mutants.simulated [NAME-PART ...] [--jobs J] [--write]``: how many seeds the simulator needs
+for each fault that breaks safety. ``--write`` puts the table into docs/reliability.md.
 
 Exit code 1 when a fault survives SEEDS_MAX seeds: then the simulator lacks a fault or an oracle.
 """
@@ -76,7 +76,8 @@ OWN: Final = (
     ),
     Mutant(
         "an entry is applied again after a restart", "raft/driver.py",
-        "                applied=applied,\n", "                applied=max(applied - 1, loaded.snapshot.index),\n", (),
+        "                applied=applied,\n",
+        "                applied=max(applied - 1, loaded.snapshot.index),\n", (),
     ),
     Mutant(
         "the vote is forgotten at a restart", "raft/driver.py",

@@ -167,7 +167,6 @@ class RaftDriver:
         self._last_leading = False
         self._log_snapshot_index = loaded.snapshot.index
         self._compacting = False
-        self._unsaved_config = False
         self.hard_state = loaded.hard_state
         self.leader_since = 0.0
         self.late_ticks = 0
@@ -615,7 +614,6 @@ class RaftDriver:
                 self._inbox += message.responses
                 self._schedule()
             self._apply_idle.set()
-            self._save_config()
             self._maybe_compact()
 
     def _apply(self, entries: Iterable[Entry]) -> None:
@@ -643,9 +641,11 @@ class RaftDriver:
             self._waiters.resolve(request_id, refusal)
             return
         self._conf_state = self._node.apply_conf_change(change)
-        self._unsaved_config = True
         outcome = self._application.apply_conf_change(entry, self._conf_state, payload)
         self._waiters.resolve(request_id, outcome)
+        if self._group is not None:
+            # A power loss must not bring back the configuration before: who it needs may be gone for good by then.
+            self._group.create_task(self._application.make_durable(), name="save-config")
 
     # snapshots and truncation
 
@@ -673,15 +673,6 @@ class RaftDriver:
             self._application.release_image(image)
 
         self._transport.send_snapshot(message._replace(snapshot=snapshot), image, done)
-
-    def _save_config(self) -> None:
-        """A configuration in force soon survives a power loss. The log alone would bring back the one before, with
-        the change after it and nothing that says it was committed: and the members that the old one needs to
-        agree may be gone for good by then."""
-        if self._unsaved_config and not self._stopped:
-            self._unsaved_config = False
-            assert self._group is not None
-            self._group.create_task(self._application.make_durable(), name="save-config")
 
     def _maybe_compact(self) -> None:
         """Truncate the log now and then, keeping entries for members to catch up with."""

@@ -6,7 +6,7 @@ RUN    := $(VENV)/.installed
 DEV    := $(VENV)/.installed-dev
 ARGS   ?=
 
-.PHONY: up test lint format bench mutants proto clean
+.PHONY: up test lint format bench mutants sim sim-mutants proto clean
 
 up: $(RUN)              ## start three members and an API server; Ctrl-C stops them
 	@exec $(BIN)/kvorum up $(ARGS)
@@ -26,6 +26,12 @@ format: $(DEV)
 
 mutants: $(RUN)         ## every deliberate fault must be found by a test (about five minutes)
 	$(BIN)/python -m tests.mutants
+
+sim: $(RUN)             ## 500 whole clusters in simulation (under three minutes on two cores)
+	$(BIN)/kvorum sim --seeds 1..500 --jobs 2 $(ARGS)
+
+sim-mutants: $(RUN)     ## how many seeds find each fault that breaks safety; writes the table (half an hour)
+	$(BIN)/python -m tests.mutants.simulated --jobs 2 --write $(ARGS)
 
 bench: $(RUN)
 	$(BIN)/kvorum bench $(ARGS)

@@ -6,7 +6,7 @@ RUN    := $(VENV)/.installed
 DEV    := $(VENV)/.installed-dev
 ARGS   ?=
 
-.PHONY: up test lint format bench mutants sim sim-mutants proto clean
+.PHONY: up test lint format bench mutants sim sim-mutants faulty proto clean
 
 up: $(RUN)              ## start three members and an API server; Ctrl-C stops them
 	@exec $(BIN)/kvorum up $(ARGS)
@@ -32,6 +32,9 @@ sim: $(RUN)             ## 500 whole clusters in simulation (under three minutes
 
 sim-mutants: $(RUN)     ## how many seeds find each fault that breaks safety; writes the table (half an hour)
 	$(BIN)/python -m tests.mutants.simulated --jobs 2 --write $(ARGS)
+
+faulty: $(RUN)          ## the checkers must find every faulty member, as processes (about six minutes)
+	$(BIN)/python -m tests.check.faulty $(ARGS)
 
 bench: $(RUN)
 	$(BIN)/kvorum bench $(ARGS)

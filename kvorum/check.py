@@ -22,9 +22,9 @@ from chaos.check.verify import Report, verify
 from chaos.traffic.recorder import Recorder
 from chaos.traffic.run import CannotRun, Load, probe, record, setting
 from kvorum import loop
-from kvorum.layout import FAULTS_VARIABLE, Cluster, UsageError, UserError, directory_of, load
+from kvorum.layout import FAULTS_VARIABLE, Cluster, UsageError, UserError, directory_of, is_url, load
 from kvorum.nemesis import KINDS, Nemesis, check_kinds
-from kvorum.processes import start_member, stop_all
+from kvorum.processes import start_member, stop_all, trust
 from kvorum.up import check_ports, plan
 
 HISTORY_NAME: Final = "history.jsonl"
@@ -116,6 +116,9 @@ def _kinds(args: argparse.Namespace) -> list[str]:
     for kind in kinds:
         if kind not in KINDS:
             raise UsageError(f"--nemesis: {kind!r} is none of {', '.join(KINDS)}")
+    for url in args.endpoints.split(",") if args.endpoints else ():
+        if not is_url(url if "//" in url else f"http://{url}"):
+            raise UsageError(f"--endpoints: {url!r} is not http://HOST:PORT")
     if kinds and args.endpoints:
         raise UsageError("--nemesis hurts processes of a local cluster: with --endpoints there is none")
     if args.duration <= 0 or args.clients < 1 or args.rate <= 0:
@@ -135,6 +138,7 @@ async def _store(
         if dead := [member.name for member in cluster.members if not member.process.alive()]:
             raise UserError(f"not all members of {cluster.directory} are running: {', '.join(dead)}")
         check_kinds(kinds, cluster)
+        os.environ.update(trust(cluster))
         yield [member.client_url for member in cluster.members], cluster
     else:
         async with _own_cluster(folder / "cluster") as cluster:
@@ -152,7 +156,9 @@ async def _own_cluster(directory: Path) -> AsyncIterator[Cluster]:
         for member in cluster.members:
             cluster, child = await start_member(cluster, member)
             children.append(child)
-            await child.ready()
+        async with asyncio.TaskGroup() as group:
+            for child in children:
+                group.create_task(child.ready())
         yield cluster
     finally:
         with contextlib.suppress(UserError):

@@ -231,10 +231,9 @@ class EtcdPart:
 
     def step(self, state: State, index: int) -> State | None:
         operation = self.operations[index]
-        if operation.answer is not None:
-            seen = operation.answer.revision
-            if seen and seen - state.revision not in _ADVANCE[operation.writes]:
-                return None  # most candidates end here, before anything is computed
+        seen = operation.exact_revision
+        if seen and seen - state.revision not in _ADVANCE[operation.writes]:
+            return None  # most candidates end here, before anything is computed
         after, expected = self.model.perform(state, operation.request)
         if operation.outcome is Outcome.UNKNOWN:
             if after.revision == state.revision:
@@ -302,7 +301,9 @@ def _fits(state: State, operation: Operation, expected: Answer | Refusal) -> boo
     if isinstance(expected, str):
         return operation.error == expected
     answer = operation.answer
-    if answer is None or (answer.revision and answer.revision != expected.revision):
+    if answer is None or (answer.revision and answer.revision < expected.revision):
+        return False
+    if operation.exact_revision not in (0, expected.revision):
         return False
     if isinstance(operation.request, Range) and 0 < operation.request.revision < state.revision:
         return True

@@ -55,7 +55,7 @@ def with_evidence(operations: Sequence[Operation], seen: Iterable[KeyValue]) -> 
 
 def revisions(operations: Iterable[Operation]) -> list[int]:
     """The revision each was answered at, 0 where none is known: it never falls along a legal order."""
-    return [operation.answer.revision if operation.answer is not None else 0 for operation in operations]
+    return [operation.exact_revision for operation in operations]
 
 
 def twins(operations: Sequence[Operation]) -> list[Hashable]:

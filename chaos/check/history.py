@@ -186,6 +186,14 @@ class Operation:
         return self.outcome is Outcome.FAILED and self.error in REFUSALS
 
     @property
+    def exact_revision(self) -> int:
+        """The store's revision just after the operation took effect; 0 where none is known. Headers of leases and
+        compactions show the revision when the answer was made, which may be later (etcd contract §1)."""
+        if self.answer is None or isinstance(self.request, Grant | Revoke | Compact):
+            return 0
+        return self.answer.revision
+
+    @property
     def writes(self) -> bool:
         if isinstance(self.request, Txn):
             return any(not isinstance(act, Range) for act in self.request.success + self.request.failure)

@@ -85,7 +85,7 @@ class KeyPart:
                 yield from self._after_txn(register, request, result, revision)
             case Revoke():
                 attached = register.value is not None and register.lease == request.lease
-                yield _deleted(register, revision) if attached else register
+                yield _deleted(register, operation.exact_revision) if attached else register
             case Range() | Put() | Delete():
                 assert not isinstance(result, Chosen)
                 after = self._act(register, request, result, revision)

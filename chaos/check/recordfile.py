@@ -12,7 +12,7 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -111,7 +111,7 @@ def parse(lines: Iterable[bytes]) -> History:
             if item.number in requests:
                 raise RecordError(number, f"watch {item.number} is there twice")
             requests[item.number], responses[item.number] = item, []
-        elif watch in responses:
+        elif isinstance(watch, int) and watch in responses:
             responses[watch].append(item)
         else:
             raise RecordError(number, f"a response of watch {watch!r}, which no line before this one opened")
@@ -134,7 +134,7 @@ def _records(lines: Iterable[bytes]) -> Iterator[tuple[int, Any, Any]]:
             if form != FORMAT:
                 raise ValueError(f"format {form!r}, this release reads {FORMAT}")
             watch = document.pop("watch", None) if kind == "response" else None
-            yield number, _decoded_object(_RECORDS[kind], document, kind), watch
+            yield number, _decoded(kind, document), watch
         except RecursionError:
             raise RecordError(number, "nested too deeply") from None
         except ValueError as error:
@@ -168,62 +168,137 @@ def _encoded(item: Any) -> Any:
     return document
 
 
-def _decoded(kind: Any, value: Any, where: str) -> Any:
-    """``value`` as a ``kind``. Raises ValueError that says where it is none."""
-    arguments = typing.get_args(kind)
+class _Mismatch(ValueError):
+    """A value that its schema does not allow. ``path`` grows from the inside out, as the error passes."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.path = ""
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.args[0]}"
+
+
+_Decoder = Callable[[Any], Any]
+_DECODERS: Final[dict[Any, _Decoder]] = {}
+
+
+def _decoded(record: str, document: dict[str, Any]) -> Any:
+    """Raises ValueError that says what is wrong where."""
+    try:
+        return _decoder(_RECORDS[record])(document)
+    except _Mismatch as error:
+        error.path = record + error.path
+        raise
+
+
+def _decoder(kind: Any) -> _Decoder:
+    """What makes a ``kind`` of plain JSON, made once for each type."""
+    if kind not in _DECODERS:
+        _DECODERS[kind] = _make_decoder(kind)
+    return _DECODERS[kind]
+
+
+def _make_decoder(kind: Any) -> _Decoder:
     if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
-        return _decoded_union(arguments, value, where)
+        return _union_decoder(typing.get_args(kind))
     if typing.get_origin(kind) is tuple:
-        if not isinstance(value, list):
-            raise ValueError(f"{where} is not a list")
-        return tuple(_decoded(arguments[0], each, f"{where}[{number}]") for number, each in enumerate(value))
+        return _list_decoder(_decoder(typing.get_args(kind)[0]))
     if kind is bytes:
-        return _decoded_bytes(value, where)
+        return _decoded_bytes
     if isinstance(kind, type) and issubclass(kind, StrEnum):
-        if value not in list(kind):
-            raise ValueError(f"{where} is {value!r}, not one of {', '.join(kind)}")
-        return kind(value)
+        return _enum_decoder(kind)
     if dataclasses.is_dataclass(kind):
-        return _decoded_object(kind, value, where)
-    if type(value) is not kind:
-        raise ValueError(f"{where} is {value!r}, not {kind.__name__}")
-    return value
+        return _object_decoder(kind)
+    return _plain_decoder(kind)
 
 
-def _decoded_union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
+def _plain_decoder(kind: Any) -> _Decoder:
+    def decode(value: Any) -> Any:
+        if type(value) is not kind:
+            raise _Mismatch(f"is {value!r}, not {kind.__name__}")
+        return value
+
+    return decode
+
+
+def _enum_decoder(kind: type[StrEnum]) -> _Decoder:
+    members = {str(member): member for member in kind}
+
+    def decode(value: Any) -> Any:
+        if not isinstance(value, str) or value not in members:
+            raise _Mismatch(f"is {value!r}, not one of {', '.join(members)}")
+        return members[value]
+
+    return decode
+
+
+def _list_decoder(each: _Decoder) -> _Decoder:
+    def decode(value: Any) -> Any:
+        if not isinstance(value, list):
+            raise _Mismatch("is not a list")
+        made: list[Any] = []
+        try:
+            made += map(each, value)
+        except _Mismatch as error:
+            error.path = f"[{len(made)}]{error.path}"
+            raise
+        return tuple(made)
+
+    return decode
+
+
+def _union_decoder(kinds: tuple[Any, ...]) -> _Decoder:
+    """A value or None; a number or bytes; objects told apart by their kind."""
     if type(None) in kinds:
-        if value is None:
-            return None
-        kinds = tuple(kind for kind in kinds if kind is not type(None))
-        if len(kinds) == 1:
-            return _decoded(kinds[0], value, where)
-    if int in kinds and bytes in kinds:
-        return value if type(value) is int else _decoded_bytes(value, where)
-    tag = value.get("kind") if isinstance(value, dict) else None
-    kind = _KINDS.get(tag) if isinstance(tag, str) else None
-    if kind not in kinds:
-        raise ValueError(f"{where} has the kind {tag!r}, not one of {', '.join(_TAGS[each] for each in kinds)}")
-    return _decoded_object(kind, {key: each for key, each in value.items() if key != "kind"}, where)
+        others = tuple(kind for kind in kinds if kind is not type(None))
+        inner = _decoder(others[0]) if len(others) == 1 else _union_decoder(others)
+        return lambda value: None if value is None else inner(value)
+    if int in kinds:
+        return lambda value: value if type(value) is int else _decoded_bytes(value)
+    tags = {_TAGS[kind]: _decoder(kind) for kind in kinds}
+
+    def decode(value: Any) -> Any:
+        tag = value.get("kind") if isinstance(value, dict) else None
+        if not isinstance(tag, str) or tag not in tags:
+            raise _Mismatch(f"has the kind {tag!r}, not one of {', '.join(tags)}")
+        return tags[tag](value)
+
+    return decode
 
 
-def _decoded_object(kind: Any, value: Any, where: str) -> Any:
-    if not isinstance(value, dict):
-        raise ValueError(f"{where} is not an object")
-    fields = _fields(kind)
-    if unknown := [name for name in value if name not in fields and not (name == "kind" and kind in _TAGS)]:
-        raise ValueError(f"{where} has an unknown field {unknown[0]!r}")
-    made = {}
-    for name, (field_kind, default) in fields.items():
-        if name in value:
-            made[name] = _decoded(field_kind, value[name], f"{where}.{name}")
-        elif default is dataclasses.MISSING:
-            raise ValueError(f"{where} has no {name!r}")
-    return kind(**made)
+def _object_decoder(kind: Any) -> _Decoder:
+    fields = {name: _decoder(each) for name, (each, _) in _fields(kind).items()}
+    required = [name for name, (_, default) in _fields(kind).items() if default is dataclasses.MISSING]
+
+    def decode(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _Mismatch("is not an object")
+        made = {}
+        for name, each in value.items():
+            if name not in fields:
+                if name == "kind" and kind in _TAGS:
+                    continue
+                raise _Mismatch(f"has an unknown field {name!r}")
+            try:
+                made[name] = fields[name](each)
+            except _Mismatch as error:
+                error.path = f".{name}{error.path}"
+                raise
+        for name in required:
+            if name not in made:
+                raise _Mismatch(f"has no {name!r}")
+        return kind(**made)
+
+    return decode
 
 
-def _decoded_bytes(value: Any, where: str) -> bytes:
+def _decoded_bytes(value: Any) -> bytes:
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
     if isinstance(value, dict) and list(value) == ["base64"] and isinstance(value["base64"], str):
-        return base64.b64decode(value["base64"], validate=True)
-    raise ValueError(f'{where} is neither text nor {{"base64": …}}')
+        try:
+            return base64.b64decode(value["base64"], validate=True)
+        except ValueError as error:
+            raise _Mismatch(f"is not base64 ({error})") from None
+    raise _Mismatch('is neither text nor {"base64": …}')

@@ -55,8 +55,12 @@ _WEIGHTS: Final = {
 class Mix:
     """The requests of a run. It learns from answers what there is to compare with, to read again, to compact."""
 
-    def __init__(self, random: Random, prefix: bytes, *, tombstones_stay: bool = True) -> None:
+    def __init__(
+        self, random: Random, prefix: bytes, start_revision: int = 1, *, tombstones_stay: bool = True
+    ) -> None:
         self._random = random
+        self.floor = start_revision + 1 if start_revision > 1 else 1
+        """Nothing is asked of older revisions: what others did, and compacted, before the run is not recorded."""
         self.prefix = prefix
         self.end = prefix[:-1] + bytes((prefix[-1] + 1,))
         self.keys = tuple(prefix + b"key%d" % number for number in range(KEYS))
@@ -66,7 +70,7 @@ class Mix:
         self._known: dict[bytes, KeyValue] = {}
         self._leases: list[int] = []
         self._put_revisions: deque[int] = deque(maxlen=200)
-        self.revision = 1
+        self.revision = start_revision
         self.compacted = 0
         self._kinds, self._weights = list(_WEIGHTS), list(_WEIGHTS.values())
 
@@ -113,7 +117,14 @@ class Mix:
 
     def _old_get(self, key: bytes) -> Request:
         """Mostly of a revision that is still there; sometimes of a compacted or a future one."""
-        revision = self._random.randint(max(1, self.compacted - 3, self.revision - 300), self.revision + 1)
+        oldest = max(self.floor, self.compacted, self.revision - 300)
+        pick = self._random.random()
+        if pick < 0.1:
+            revision = max(self.floor, self.compacted - self._random.randint(1, 5))
+        elif pick < 0.2:
+            revision = self.revision + self._random.randint(1, 20)
+        else:
+            revision = self._random.randint(min(oldest, self.revision), self.revision)
         end = self._list_end if self._random.random() < 0.3 else b""
         return Range(key, end, revision=revision, serializable=self._random.random() < 0.3)
 
@@ -158,7 +169,7 @@ class Mix:
         if not self._put_revisions:
             return self._get(key)
         if self._tombstones_stay and self._random.random() < 0.7:
-            return Compact(max(1, self.revision - self._random.choice((0, 1, 5, 50, 200))))
+            return Compact(max(self.floor, self.revision - self._random.choice((0, 1, 5, 50, 200))))
         return Compact(self._random.choice(self._put_revisions))
 
     def _big(self, key: bytes) -> Request:

@@ -98,8 +98,7 @@ async def record(
 ) -> None:
     """Run for ``duration_s`` or until ``stop``. Raises CannotRun when a member does not come back at the end."""
     random = Random(load.seed)
-    mix = Mix(random, PREFIX, tombstones_stay=store.is_at_least(_TOMBSTONES_STAY))
-    mix.revision = store.revision
+    mix = Mix(random, PREFIX, store.revision, tombstones_stay=store.is_at_least(_TOMBSTONES_STAY))
     watchers = [
         Watcher(url, mix, recorder, random, store.is_at_least(_PROGRESS_ANSWERS), follows=number == 0)
         for url in store.urls

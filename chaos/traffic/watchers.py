@@ -132,10 +132,10 @@ class Watcher:
             (
                 0,
                 0,
-                max(1, mix.revision - random.randint(0, 100)),
-                max(1, mix.compacted - random.randint(0, 5)),
+                max(mix.floor, mix.revision - random.randint(0, 100)),
+                max(mix.floor, mix.compacted - random.randint(0, 5)),
+                max(mix.floor, mix.compacted + 1),
                 mix.revision + random.randint(1, 30),
-                mix.compacted + 1,
             )
         )
         asked = self._request(key, end, start)

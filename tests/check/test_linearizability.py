@@ -227,6 +227,18 @@ def test_leases_take_their_keys_with_them() -> None:
     rejected(GlobalRevision(), op(3, 4, Put(b"a", b"x", 7), error=LEASE_NOT_FOUND), granted)
 
 
+@BOTH
+def test_the_header_of_a_revocation_may_be_newer_than_its_effect(model: Model) -> None:
+    """It shows the revision when the answer was made; another write came between."""
+    granted, leased = op(1, 2, Grant(7, 60), DONE, 1), op(3, 4, Put(b"a", b"x", 7), DONE, 2)
+    accepted(model, granted, leased, op(5, 9, Revoke(7), DONE, 4), put(5, 8, "a", "y", 4))
+    accepted(model, granted, leased, op(5, 9, Compact(2), DONE, 3), put(5, 8, "a", "y", 3))
+
+
+def test_the_header_of_a_compaction_is_not_older_than_its_effect() -> None:
+    rejected(GlobalRevision(), op(3, 4, Compact(2), DONE, 1), put(1, 2, "a", "x", 2))
+
+
 def test_values_are_compared_too() -> None:
     compare = Compare(b"a", Target.VALUE, Relation.GREATER, b"m")
     request = Txn((compare,), (Put(b"a", b"z"),))
@@ -281,7 +293,7 @@ def _spoilt(operations: Sequence[Operation], random: Random) -> list[Operation]:
     """One answer gets a revision that it cannot have, or a value that nobody wrote."""
     if random.random() < 0.5:
         return _with_ghost(operations, random)
-    place = random.choice([i for i, each in enumerate(operations) if each.answer is not None])
+    place = random.choice([i for i, each in enumerate(operations) if each.exact_revision])
     changed = operations[place]
     assert changed.answer is not None
     far = changed.answer.revision + random.choice((-30, 30))

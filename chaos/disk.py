@@ -38,8 +38,14 @@ class Loss(Enum):
 class SimulatedDisk:
     """One file. ``observe`` is told of every "write" and "sync" when it has happened."""
 
-    def __init__(self, rng: random.Random, observe: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        observe: Callable[[str], None] = lambda _: None,
+        sector_bytes: int = SECTOR_BYTES,
+    ) -> None:
         self._rng = rng
+        self._sector_bytes = sector_bytes
         self._durable = bytearray()
         self._pending: list[tuple[int, bytes]] = []
         self._observe = observe
@@ -91,7 +97,7 @@ class SimulatedDisk:
 
     def after_crash(self, loss: Loss) -> SimulatedDisk:
         """The disk as the next start finds it. This one is unchanged, so that a run can be cut in many ways."""
-        survivor = SimulatedDisk(self._rng)
+        survivor = SimulatedDisk(self._rng, sector_bytes=self._sector_bytes)
         survivor._durable = bytearray(self._durable)
         for position, data in self._surviving(loss):
             survivor._put(position, data)
@@ -108,9 +114,10 @@ class SimulatedDisk:
             return [write for write in pending if rng.random() < 0.5]
         kept = rng.randrange(len(pending))
         position, data = pending[kept]
+        size = self._sector_bytes
         sectors = [
-            (position + start, data[start : start + SECTOR_BYTES])
-            for start in range(0, len(data), SECTOR_BYTES)
+            (position + start, data[start : start + size])
+            for start in range(0, len(data), size)
             if rng.random() < 0.5
         ]
         return [*pending[:kept], *sectors]

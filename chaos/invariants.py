@@ -58,6 +58,8 @@ class Checker:
         self._async_writes = async_writes
         self.leaders: dict[int, int] = {}
         self.committed: dict[int, Entry] = {}
+        self._committed_in: dict[int, int] = {}
+        """Index to the term of the leader that committed it."""
         self.max_committed = start
         self.max_applied = 0
         self._entries: dict[tuple[int, int], tuple[Entry, int]] = {}
@@ -190,7 +192,9 @@ class Checker:
         elected = self.leaders.setdefault(raft.term, raft.id)
         assert elected == raft.id, f"I1: {elected} and {raft.id} lead term {raft.term}"
         for index, entry in self.committed.items():
-            self._check_holds(raft, index, entry)
+            # A node may learn late that it has won; what a later leader has committed meanwhile is not its to hold.
+            if self._committed_in.get(index, 0) < raft.term:
+                self._check_holds(raft, index, entry)
         pending = [
             entry
             for page in raft.log.scan(raft.log.applied + 1, raft.log.last_index + 1, 1 << 20)
@@ -244,6 +248,7 @@ class Checker:
 
     def _register_commit(self, raft: Raft, index: int, entry: Entry) -> None:
         known = self.committed.setdefault(index, entry)
+        self._committed_in.setdefault(index, raft.term)
         assert known == entry, f"I5: two committed entries at {index}"
         for other in self._members.values():
             if other.node is not None and other.node.is_leader and other.node.term > raft.term:

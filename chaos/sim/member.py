@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CLUSTER_ID: Final = 0xC0FFEE
+SECTOR_BYTES: Final = 32
+"""Small, so that even a short record can be torn."""
 START_INDEX: Final = 1
 START_TERM: Final = 1
 _LOSSES: Final = (Loss.ALL, Loss.NONE, Loss.TORN, Loss.REORDERED)
@@ -50,7 +52,7 @@ class Member:
         self.rng = rng
         self.rate = rate
         self.state_disk = StateDisk()
-        self.log_disk = SimulatedDisk(rng)
+        self.log_disk = SimulatedDisk(rng, sector_bytes=SECTOR_BYTES)
         SimulatedLog.create(self.log_disk, first_state(self.state_disk, first) if first else Snapshot())
         self.disk = DurableView()
         self.process: Process | None = None

@@ -220,8 +220,12 @@ class PeerPort:
         delay = 5 * network._delay(link)
         lost = not network.healed and network.options.drop and link.dice.draw() < network.options.drop
         network.loop.call_in(delay, self._host, self._snapshot_arrives, message, b"" if lost else data, done)
+        if not network.healed and network.options.duplicate and link.dice.draw() < 2 * network.options.duplicate:
+            # An attempt that was given up may still get through, when nobody waits for it any more.
+            late = delay + 2.0 * link.dice.draw()
+            network.loop.call_in(late, self._host, self._snapshot_arrives, message, data, None)
 
-    def _snapshot_arrives(self, message: Message, data: bytes, done: Callable[[], None]) -> None:
+    def _snapshot_arrives(self, message: Message, data: bytes, done: Callable[[], None] | None) -> None:
         """On the sender's host; what the receiver does is a task of its own."""
         network = self._network
         receiver = network.processes.get(message.to)
@@ -230,16 +234,18 @@ class PeerPort:
             return
         network.loop.start_on(receiver.host, self._receive(receiver, message, data, done), "snapshot-in")
 
-    async def _receive(self, receiver: Process, message: Message, data: bytes, done: Callable[[], None]) -> None:
+    async def _receive(
+        self, receiver: Process, message: Message, data: bytes, done: Callable[[], None] | None
+    ) -> None:
         ok = False
         try:
             ok = await receiver.take_snapshot(self._node, message, data)
         finally:
             self._network.loop.call_in(0.001, self._host, self._snapshot_over, message.to, ok, done)
 
-    def _snapshot_over(self, to: int, ok: bool, done: Callable[[], None]) -> None:
+    def _snapshot_over(self, to: int, ok: bool, done: Callable[[], None] | None) -> None:
         process = self._network.processes.get(self._node)
-        if self.alive and process is not None:
+        if self.alive and process is not None and done is not None:
             process.driver.snapshot_sent(to, ok)
             done()
 

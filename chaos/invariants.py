@@ -192,7 +192,7 @@ class Checker:
         elected = self.leaders.setdefault(raft.term, raft.id)
         assert elected == raft.id, f"I1: {elected} and {raft.id} lead term {raft.term}"
         for index, entry in self.committed.items():
-            # A node may learn late that it has won; what a later leader has committed meanwhile is not its to hold.
+            # A node may learn late that it has won; what a later leader committed meanwhile is not its to hold.
             if self._committed_in.get(index, 0) < raft.term:
                 self._check_holds(raft, index, entry)
         pending = [

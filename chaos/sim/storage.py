@@ -210,6 +210,8 @@ class StateBackend(Backend):
         self.disk = disk
         self._port = port
         self._db: _Connection | None = None
+        self._turn = asyncio.Lock()
+        """Jobs run one after the other in the order they came, as in the thread of a connection."""
 
     async def open(self) -> None:
         self._db = _open(self.disk.commits[-1])
@@ -224,14 +226,16 @@ class StateBackend(Backend):
             del commits[1 + self._port.rng.randrange(len(commits) - 2)]
 
     async def close(self) -> None:
-        db, self._db = self._db, None
-        if db is not None:
-            db.close()
+        async with self._turn:
+            db, self._db = self._db, None
+            if db is not None:
+                db.close()
 
     async def write(self, job: Callable[[sqlite3.Connection], T]) -> T:
         await self._in_place.wait()
-        await self._port.wait()
-        return self._run(job)
+        async with self._turn:
+            await self._port.wait()
+            return self._run(job)
 
     read = write
     scan = write
@@ -246,9 +250,10 @@ class StateBackend(Backend):
 
     async def checkpoint(self) -> bool:
         await self._in_place.wait()
-        await self._port.wait()
-        del self.disk.commits[:-1]
-        return True
+        async with self._turn:
+            await self._port.wait()
+            del self.disk.commits[:-1]
+            return True
 
     async def replace(self, new: Path) -> None:
         self._in_place.clear()
@@ -261,9 +266,7 @@ class StateBackend(Backend):
             self._in_place.set()
 
     async def copy_to(self, path: Path) -> None:
-        await self._in_place.wait()
-        await self._port.wait()
-        self.disk.images[path] = self._run(lambda db: db.serialize())
+        self.disk.images[path] = await self.write(lambda db: db.serialize())
 
 
 class MemoryImages:

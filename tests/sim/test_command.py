@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from chaos.sim import run as runs
+from chaos.sim.trace import Record
 from kvorum import cli
 from kvorum import sim as command
 
@@ -45,7 +46,7 @@ def test_a_violation_is_told_with_its_trace_and_its_replay(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(seed: int, *_: object) -> runs.Report:
-        return runs.Report(seed, "I1: two leaders of one term", tail=[runs.Record(0.5, 1, "role", "leader t2")])
+        return runs.Report(seed, "I1: two leaders of one term", tail=[Record(0.5, 1, "role", "leader t2")])
 
     monkeypatch.setattr(command, "play", broken)
     monkeypatch.setattr("chaos.sim.shrink.play", broken)

@@ -4,9 +4,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 RUN    := $(VENV)/.installed
 DEV    := $(VENV)/.installed-dev
+CLIENTS ?= .clients
 ARGS   ?=
 
-.PHONY: up test lint format bench mutants sim sim-mutants faulty proto clean
+.PHONY: up test lint format bench mutants sim sim-mutants faulty cases differential fuzz clients proto clean
 
 up: $(RUN)              ## start three members and an API server; Ctrl-C stops them
 	@exec $(BIN)/kvorum up $(ARGS)
@@ -35,6 +36,19 @@ sim-mutants: $(RUN)     ## how many seeds find each fault that breaks safety; wr
 
 faulty: $(RUN)          ## the checkers must find every faulty member, as processes (about six minutes)
 	$(BIN)/python -m tests.check.faulty $(ARGS)
+
+cases: $(RUN)           ## the recorded etcdctl cases of ../shared, on fresh members and on a follower (ten minutes)
+	$(BIN)/python -m tests.cases
+
+differential: $(RUN)    ## 20,000 random operations against Kvorum and a real etcd: every answer the same
+	$(BIN)/python -m tests.differential $(ARGS)
+
+fuzz: $(RUN)            ## 100,000 raw requests over every RPC of three members
+	$(BIN)/python -m tests.fuzz $(ARGS)
+
+clients: $(RUN)         ## other people's client libraries, installed into $(CLIENTS), against a member
+	PYTHON=$(PYTHON) tests/clients/install.sh $(CLIENTS)
+	KVORUM_CLIENTS=$(CLIENTS) $(BIN)/python -m pytest tests/clients $(ARGS)
 
 bench: $(RUN)
 	$(BIN)/kvorum bench $(ARGS)

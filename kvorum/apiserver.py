@@ -14,10 +14,11 @@ from aiohttp import web
 from apiserver_adapter.app import ApiServer
 from apiserver_adapter.compactor import INTERVAL_S
 from store.client import EtcdClient
+from store.listener.tls import NO_TLS, TlsError, TlsFiles
 
 from . import loop
 from .backends import RemoteBackend
-from .layout import PORT_MAX, is_url
+from .layout import PORT_MAX, UserError, is_url
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="URL[,URL]",
         help="client URLs of the store, comma-separated: Kvorum members or a real etcd",
     )
+    for flag, what in (
+        ("cafile", "CA that the store's certificate must be of"),
+        ("certfile", "own certificate"),
+        ("keyfile", "key of the own certificate"),
+    ):
+        parser.add_argument(f"--etcd-{flag}", default="", metavar="FILE", help=f"{what}, for https:// servers")
     parser.add_argument("--bind-address", default="127.0.0.1", help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=_port, default=8001, help="port to listen on, 0 for any (%(default)s)")
     parser.add_argument(
@@ -110,10 +117,18 @@ class Listener:
 
 
 async def serve(
-    endpoints: list[str], host: str, port: int, stop: asyncio.Event, compaction_interval_s: float = INTERVAL_S
+    endpoints: list[str],
+    host: str,
+    port: int,
+    stop: asyncio.Event,
+    compaction_interval_s: float = INTERVAL_S,
+    tls: TlsFiles = NO_TLS,
 ) -> int:
     """Serve until ``stop``. Returns the exit code."""
-    client = EtcdClient(endpoints)
+    try:
+        client = EtcdClient(endpoints, tls=tls)
+    except TlsError as error:
+        raise UserError(f"--etcd-cafile, --etcd-certfile, --etcd-keyfile: {error}") from None
     server = ApiServer(RemoteBackend(client), compaction_interval_s=compaction_interval_s)
     listener = Listener(server)
     ready = asyncio.create_task(_say_when_ready(server))
@@ -151,4 +166,5 @@ def run(args: argparse.Namespace) -> int:
     # loop makes every answer of the store wait (measured: 530 against 890 creates per second).
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     interval_s = args.etcd_compaction_interval
-    return loop.run(lambda stop: serve(endpoints, args.bind_address, args.port, stop, interval_s))
+    tls = TlsFiles(args.etcd_certfile, args.etcd_keyfile, args.etcd_cafile)
+    return loop.run(lambda stop: serve(endpoints, args.bind_address, args.port, stop, interval_s, tls))

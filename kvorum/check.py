@@ -24,7 +24,7 @@ from chaos.traffic.run import CannotRun, Load, probe, record, setting
 from kvorum import loop
 from kvorum.layout import FAULTS_VARIABLE, Cluster, UsageError, UserError, directory_of, is_url, load
 from kvorum.nemesis import KINDS, Nemesis, check_kinds
-from kvorum.processes import start_member, stop_all, trust
+from kvorum.processes import start_member, stop_all
 from kvorum.up import check_ports, plan
 
 HISTORY_NAME: Final = "history.jsonl"
@@ -107,6 +107,8 @@ async def _run(args: argparse.Namespace, stop: asyncio.Event) -> int:
             await _record(args, seed, folder, urls, cluster, kinds, stop)
     except CannotRun as error:
         raise UserError(str(error)) from None
+    except ExceptionGroup as group:
+        raise _first(group) from None
     print("checking", file=sys.stderr)
     return _finish(await asyncio.to_thread(_judged, folder / HISTORY_NAME, BUDGET_S), folder)
 
@@ -137,8 +139,9 @@ async def _store(
         cluster = load(directory_of(args.data_dir))
         if dead := [member.name for member in cluster.members if not member.process.alive()]:
             raise UserError(f"not all members of {cluster.directory} are running: {', '.join(dead)}")
+        if cluster.is_secured:
+            raise UserError(f"the members of {cluster.directory} serve TLS, which this command does not speak yet")
         check_kinds(kinds, cluster)
-        os.environ.update(trust(cluster))
         yield [member.client_url for member in cluster.members], cluster
     else:
         async with _own_cluster(folder / "cluster") as cluster:
@@ -213,8 +216,6 @@ async def _record(
         showing = asyncio.create_task(_show(recorder, nemesis, args.duration))
         try:
             await record(store, load_, recorder, nemesis.run if nemesis else None, args.duration, stop)
-        except ExceptionGroup as group:
-            raise _first(group) from None
         finally:
             showing.cancel()
             await asyncio.wait((showing,))
@@ -236,7 +237,8 @@ def _first(group: BaseExceptionGroup[Any]) -> BaseException:
             waiting += error.exceptions
         else:
             flat.append(error)
-    return next((error for error in flat if isinstance(error, UserError | CannotRun)), group)
+    ours = next((error for error in flat if isinstance(error, UserError | CannotRun)), group)
+    return UserError(str(ours)) if isinstance(ours, CannotRun) else ours
 
 
 async def _show(recorder: Recorder, nemesis: Nemesis | None, duration_s: float) -> None:

@@ -155,7 +155,14 @@ def _bench_failover(args: argparse.Namespace, stop: asyncio.Event) -> Awaitable[
     return failover.main(args, stop)
 
 
+def _bench_etcd(args: argparse.Namespace, stop: asyncio.Event) -> Awaitable[int]:
+    from kvorum.bench import etcd
+
+    return etcd.main(args, stop)
+
+
 def _add_benchmarks(benchmarks: Any) -> None:
+    _add_comparison(benchmarks)
     raft = _add(
         benchmarks,
         "raft",
@@ -192,6 +199,26 @@ def _add_benchmarks(benchmarks: Any) -> None:
     rpc.add_argument("--seconds", type=_seconds, default=5.0, help="how long to measure each")
     rpc.add_argument(
         "--in-flight", type=_count, default=64, help="calls, or messages of a stream, under way at a time"
+    )
+
+
+def _add_comparison(benchmarks: Any) -> None:
+    etcd = _add(
+        benchmarks,
+        "etcd",
+        "Kvorum and a real etcd in turn: writes, reads, ranges, watches, memory; prints the ratios",
+        "kvorum bench etcd --parts writes reads --rounds 3",
+        _in_loop(_bench_etcd),
+    )
+    parts = ("writes", "reads", "range", "watch", "memory")
+    etcd.add_argument("--parts", nargs="+", choices=parts, default=list(parts), help="what to measure")
+    etcd.add_argument("--rounds", type=_count, default=1, help="how often, each time afresh; medians are printed")
+    etcd.add_argument("--seconds", type=_seconds, default=5.0, help="how long to measure each load")
+    etcd.add_argument("--watchers", type=_count, default=1000, help="watchers on one key")
+    etcd.add_argument("--writes", type=_count, default=100, help="writes to the watched key")
+    etcd.add_argument("--keys", type=_count, default=200_000, help="keys for memory and restart")
+    etcd.add_argument(
+        "--etcd", metavar="FILE", help="the etcd program (default: beside this Python, or on the PATH)"
     )
 
 

@@ -173,6 +173,13 @@ FLAGS: Final[Sequence[Flag]] = (
     Flag("max-concurrent-streams", _whole, 0, "streams on one client connection (0: 65536)"),
     Flag("grpc-keepalive-interval", _duration, 60.0, "silence after which a client is asked whether it lives"),
     Flag("grpc-keepalive-timeout", _duration, 20.0, "time it has to answer"),
+    Flag("warning-apply-duration", _duration, 0.1, "a command that takes longer to apply is logged"),
+    Flag(
+        "warning-unary-request-duration", _duration, 0.3, "a request that takes longer is logged with its stages"
+    ),
+    Flag(
+        "listen-metrics-urls", _urls, (), "URLs for /metrics, /health, /livez and /readyz beside the client port"
+    ),
     Flag("log-level", _text, "info", "debug, info, warn, error"),
 )
 
@@ -196,16 +203,13 @@ IGNORED: Final[Mapping[str, str]] = {
     "enable-v2": "there is no v2 API",
     "v2-deprecation": "there is no v2 API",
     "enable-pprof": "use py-spy on the running process",
-    "metrics": "basic metrics only",
-    "listen-metrics-urls": "metrics are served on the client port",
+    "metrics": "histograms are always shown",
     "strict-reconfig-check": "always on",
     "grpc-keepalive-min-time": "pings of any frequency are tolerated",
     "socket-reuse-port": "never reused",
     "socket-reuse-address": "always reused",
     "raft-read-timeout": "dead peers are found by gRPC pings",
     "raft-write-timeout": "dead peers are found by gRPC pings",
-    "warning-apply-duration": "slow requests are not logged yet",
-    "warning-unary-request-duration": "slow requests are not logged yet",
     "downgrade-check-time": "there is nothing to downgrade to",
     "compaction-batch-limit": "compaction deletes 1000 versions at a time",
     "compaction-sleep-interval": "compaction yields between batches by itself",
@@ -217,7 +221,8 @@ IGNORED: Final[Mapping[str, str]] = {
     "compact-hash-check-time": "use --corrupt-check-time",
     "experimental-compact-hash-check-enabled": "use --corrupt-check-time",
     "experimental-compact-hash-check-time": "use --corrupt-check-time",
-    "experimental-warning-apply-duration": "slow requests are not logged yet",
+    "experimental-warning-apply-duration": "use --warning-apply-duration",
+    "experimental-warning-unary-request-duration": "use --warning-unary-request-duration",
     "experimental-compaction-batch-limit": "compaction deletes 1000 versions at a time",
     "experimental-memory-mlock": "memory is not locked",
     "experimental-txn-mode-write-with-shared-buffer": _DISK,

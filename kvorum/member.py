@@ -106,6 +106,9 @@ def make_config(parsed: Parsed) -> MemberConfig:
         max_concurrent_streams=parsed["max-concurrent-streams"],
         keepalive_interval_s=parsed["grpc-keepalive-interval"],
         keepalive_timeout_s=parsed["grpc-keepalive-timeout"],
+        slow_apply_s=parsed["warning-apply-duration"],
+        slow_request_s=parsed["warning-unary-request-duration"],
+        listen_metrics_urls=parsed["listen-metrics-urls"],
         upkeep=_upkeep(parsed),
         takes_faults=os.environ.get(FAULTS_VARIABLE) == "1",
     )

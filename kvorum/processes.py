@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from kvorum.certificates import Certificates
 from kvorum.layout import FILE_NAME, Cluster, Member, Process, UserError, load, locked, start_time
 from kvorum.loop import READY_FD_VARIABLE
+from store.listener.tls import NO_TLS, TlsFiles
 
 STOP_TIMEOUT_S: Final = 5.0
 POLL_S: Final = 0.02
@@ -51,12 +52,13 @@ def _tls_flags(cluster: Cluster) -> list[str]:
     ]  # fmt: skip
 
 
-def trust(cluster: Cluster) -> dict[str, str]:
-    """What in the environment makes gRPC and Python's ssl trust the cluster's own CA."""
+def client_files(cluster: Cluster) -> TlsFiles:
+    """What a client of the cluster needs to trust it, and to be known."""
     if not cluster.is_secured:
-        return {}
-    ca = str(Certificates(cluster.tls).ca_file)
-    return {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": ca, "SSL_CERT_FILE": ca}
+        return NO_TLS
+    tls = Certificates(cluster.tls)
+    own = tls.pair("client")
+    return TlsFiles(str(own.cert_file), str(own.key_file), str(tls.ca_file))
 
 
 def api_command(cluster: Cluster) -> list[str]:
@@ -67,6 +69,13 @@ def api_command(cluster: Cluster) -> list[str]:
         "--etcd-servers", cluster.endpoints,
         "--bind-address", str(url.hostname),
         "--port", str(url.port),
+        *(_client_flags(client_files(cluster)) if cluster.is_secured else ()),
+    ]  # fmt: skip
+
+
+def _client_flags(tls: TlsFiles) -> list[str]:
+    return [
+        "--etcd-cafile", tls.trusted_ca_file, "--etcd-certfile", tls.cert_file, "--etcd-keyfile", tls.key_file,
     ]  # fmt: skip
 
 

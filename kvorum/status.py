@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from argparse import Namespace
 from dataclasses import asdict, dataclass
 from typing import Final
 
 from kvorum.layout import Member, Process, directory_of, load
-from kvorum.processes import trust
+from kvorum.processes import client_files
 from store.client import ClientError, EtcdClient
+from store.listener.tls import NO_TLS, TlsFiles
 
 TIMEOUT_S: Final = 2.0
 
@@ -33,14 +33,14 @@ class MemberStatus:
     error: str = ""
 
 
-async def ask(member: Member) -> MemberStatus:
+async def ask(member: Member, tls: TlsFiles = NO_TLS) -> MemberStatus:
     alive = member.process.alive()
     base = (member.name, member.client_url, member.process.pid if alive else 0)
     if not alive:
         return MemberStatus(*base, state="stopped")
     if member.process.paused():
         return MemberStatus(*base, state="paused")
-    client = EtcdClient([member.client_url])
+    client = EtcdClient([member.client_url], tls=tls)
     try:
         answer = await client.status(timeout_s=TIMEOUT_S)
     except ClientError as error:
@@ -72,8 +72,8 @@ def _state(process: Process) -> str:
 
 async def status(args: Namespace, stop: asyncio.Event) -> int:
     cluster = load(directory_of(args.data_dir))
-    os.environ.update(trust(cluster))
-    rows = await asyncio.gather(*(ask(member) for member in cluster.members))
+    tls = client_files(cluster)
+    rows = await asyncio.gather(*(ask(member, tls) for member in cluster.members))
     api = _state(cluster.api.process)
     if args.json:
         document = {"members": [asdict(row) for row in rows], "api": {"url": cluster.api.url, "state": api}}

@@ -31,7 +31,7 @@ from kvorum.layout import (
     locked,
 )
 from kvorum.loop import drop_output
-from kvorum.processes import Child, api_command, spawn_member, stop_all, trust
+from kvorum.processes import Child, api_command, spawn_member, stop_all
 
 READY_TIMEOUT_S: Final = 30.0
 WATCH_CHILDREN_S: Final = 0.5
@@ -194,7 +194,7 @@ def _spawn_all(cluster: Cluster, children: list[Child]) -> Cluster:
     for member in cluster.members:
         cluster, child = spawn_member(cluster, member)
         children.append(child)
-    api = Child("the API server", api_command(cluster), cluster.log_file("apiserver"), trust(cluster))
+    api = Child("the API server", api_command(cluster), cluster.log_file("apiserver"))
     children.append(api)
     cluster = replace(cluster, api=replace(cluster.api, process=api.process))
     cluster.save()

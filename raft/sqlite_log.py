@@ -21,6 +21,7 @@ from raft import sqlite
 from raft.codec import decode_entries, encode_entries
 from raft.core.types import ConfState, Entry, HardState, Snapshot
 from raft.errors import CodecError, LogError, SyncFailed
+from raft.histogram import DISK_SECONDS, Histogram
 from raft.log import Identity, LoadedLog, LogWrite
 
 FORMAT_VERSION: Final = 1
@@ -52,17 +53,18 @@ class SqliteLog:
         self._database = database
         self._failed: SyncFailed | None = None
         self._last_index = 0
-        self._syncs = 0
         self._entries_written = 0
-        self._sync_s_total = 0.0
         self._sync_s_max = 0.0
+        self.last_sync_s = 0.0
+        self.sync_seconds = Histogram(DISK_SECONDS)
+        """How long writes took, from the call until they were durable."""
 
     @classmethod
     async def create(cls, path: Path, identity: Identity, snapshot: Snapshot) -> SqliteLog:
         """A new log that begins just after ``snapshot`` (index 0 and no voters for a member that will join)."""
         if path.exists():
             raise LogError(path, "a log is already there", "start the member without bootstrapping it again")
-        database = await sqlite.connect(path, synchronous="FULL")
+        database = await sqlite.connect(path, synchronous="FULL", preallocate_wal=True)
         log = cls(path, database)
         try:
             await database.run(_create, identity, snapshot)
@@ -80,7 +82,7 @@ class SqliteLog:
             raise LogError(path, "the raft log is missing", _REPLACE_MEMBER)
         database: sqlite.Database | None = None
         try:
-            database = await sqlite.connect(path, synchronous="FULL")
+            database = await sqlite.connect(path, synchronous="FULL", preallocate_wal=True)
             found = await database.run(_check)
         except (sqlite3.DatabaseError, ValueError) as error:
             if database is not None:
@@ -120,11 +122,10 @@ class SqliteLog:
         except sqlite3.Error as error:
             self._failed = SyncFailed(self._path, error)
             raise self._failed from error
-        took = time.perf_counter() - started
+        took = self.last_sync_s = time.perf_counter() - started
+        self.sync_seconds.observe(took)
         self._last_index = last
-        self._syncs += 1
         self._entries_written += sum(len(write.entries) for write in writes)
-        self._sync_s_total += took
         self._sync_s_max = max(self._sync_s_max, took)
 
     async def compact(self, snapshot: Snapshot) -> None:
@@ -141,9 +142,9 @@ class SqliteLog:
 
     def statistics(self) -> Mapping[str, float]:
         return {
-            "syncs": self._syncs,
+            "syncs": sum(self.sync_seconds.counts),
             "entries": self._entries_written,
-            "sync_seconds_total": self._sync_s_total,
+            "sync_seconds_total": self.sync_seconds.total,
             "sync_seconds_max": self._sync_s_max,
         }
 

@@ -12,6 +12,8 @@ import asyncio
 import logging
 import os
 import ssl
+import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
@@ -22,6 +24,7 @@ from raft.codec import decode_frame, encode_frame
 from raft.core.types import Message, MessageType
 from raft.errors import CodecError, RaftError
 from raft.framing import FrameProtocol, Hello, Kind, peer_address
+from raft.histogram import ROUND_TRIP_SECONDS, Histogram
 from raft.log import Identity
 
 log = logging.getLogger(__name__)
@@ -89,6 +92,8 @@ class _Outgoing(FrameProtocol):
         self.gone = asyncio.Event()
         self.gone_reason = ""
         self.answers: dict[int, asyncio.Future[bytes]] = {}
+        self.round_trips: Histogram | None = None
+        self._pinged_at = 0.0
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -114,6 +119,12 @@ class _Outgoing(FrameProtocol):
                 _fail(future, PeerCallError(refusal, refused=True))
         elif kind == Kind.END:
             _resolve(self.finished, None)
+        elif kind == Kind.PONG and self.round_trips is not None:
+            self.round_trips.observe(time.perf_counter() - self._pinged_at)
+
+    def ping(self) -> None:
+        self._pinged_at = time.perf_counter()
+        self.send(Kind.PING)
 
     def closed(self, reason: str) -> None:
         self.gone_reason = self.gone_reason or reason
@@ -143,6 +154,8 @@ class _Peer:
         self.target = target
         self.active_since: float | None = None
         self.dropped = 0
+        self.sent_bytes = 0
+        self.round_trips = Histogram(ROUND_TRIP_SECONDS)
         self._owner = transport
         self._connection: _Outgoing | None = None
         self._call_number = 0
@@ -157,10 +170,15 @@ class _Peer:
         for position, message in enumerate(messages):
             size += sum([len(entry.data) for entry in message.entries])
             if size > FRAME_BYTES_SOFT:
-                connection.send(Kind.MESSAGES, encode_frame(messages[start : position + 1]))
+                self._send_frame(connection, messages[start : position + 1])
                 start, size = position + 1, 0
         if start < len(messages):
-            connection.send(Kind.MESSAGES, encode_frame(messages[start:]))
+            self._send_frame(connection, messages[start:])
+
+    def _send_frame(self, connection: _Outgoing, messages: Sequence[Message]) -> None:
+        frame = encode_frame(messages)
+        self.sent_bytes += len(frame)
+        connection.send(Kind.MESSAGES, frame)
 
     async def run(self) -> None:
         """Keep the connection open until cancelled."""
@@ -175,6 +193,7 @@ class _Peer:
                     self._owner.on_removed()
             else:
                 self._connection, self.active_since = connection, loop.time()
+                connection.round_trips = self.round_trips
                 backoff, last_trouble = RECONNECT_MIN_S, ""
                 log.info("peer %x at %s: connected", self.id, self.target)
                 self._owner.connection_made.set()
@@ -272,14 +291,20 @@ async def _keep_alive(connection: _Outgoing) -> None:
     """Return when the connection is gone, or has been silent for too long (a peer that was paused or cut off)."""
     loop = asyncio.get_running_loop()
     while not connection.gone.is_set():
-        connection.send(Kind.PING)
+        connection.ping()
         try:
-            async with asyncio.timeout(PING_INTERVAL_S):
+            async with asyncio.timeout_at(_next_beat(loop)):
                 await connection.gone.wait()
         except TimeoutError:
             if loop.time() - connection.last_received > SILENCE_MAX_S:
                 connection.gone_reason = f"silent for {SILENCE_MAX_S:g} s"
                 return
+
+
+def _next_beat(loop: asyncio.AbstractEventLoop) -> float:
+    """When pings are due next: at the same instants for all connections, since an idle member pays for being
+    woken and hardly for what it then does."""
+    return (loop.time() // PING_INTERVAL_S + 1) * PING_INTERVAL_S
 
 
 async def _drained(connection: _Outgoing) -> None:
@@ -348,6 +373,7 @@ class _Incoming(FrameProtocol):
             self.send(Kind.ANSWER, msgpack.packb((0, None, self._owner.describe())))
         elif kind == Kind.MESSAGES:
             own = self._owner.identity.member_id
+            self._owner.received_bytes[self._sender] += len(payload)
             messages = decode_frame(payload)
             self._owner.handler.receive([m for m in messages if m.to == own and m.from_ == self._sender])
         elif kind == Kind.CALL:
@@ -430,6 +456,8 @@ class TcpTransport:
         self.on_removed: Callable[[], None] = _nothing
         """Called when a peer says that this member was removed."""
         self.refused = 0
+        self.received_bytes: Counter[int] = Counter()
+        """Of messages, by the member that sent them."""
         self._bound_handler: PeerHandler | None = None
         self._inbox_dir = inbox_dir
         self._servers: list[Listening] = []
@@ -464,8 +492,9 @@ class TcpTransport:
         async with asyncio.TaskGroup() as group:
             self._group = group
             self._reconcile()
+            loop = asyncio.get_running_loop()
             while True:
-                await asyncio.sleep(PING_INTERVAL_S)  # time is what is waited for
+                await asyncio.sleep(_next_beat(loop) - loop.time())  # time is what is waited for
                 self._close_silent()
 
     def _close_silent(self) -> None:
@@ -563,6 +592,14 @@ class TcpTransport:
             "connected": sum(peer.active_since is not None for peer in self._peers.values()),
             "refused": self.refused,
         }
+
+    def sent_bytes(self) -> Mapping[int, int]:
+        """Bytes of messages for each peer."""
+        return {number: peer.sent_bytes for number, peer in self._peers.items()}
+
+    def round_trips(self) -> Mapping[int, Histogram]:
+        """How long pings of each peer took, in seconds."""
+        return {number: peer.round_trips for number, peer in self._peers.items()}
 
     # the receiving side
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,21 +21,33 @@ from store.cluster import (
     MemberChange,
     Membership,
     decode_conf_state,
+    decode_member,
     encode_conf_state,
+    member_key,
 )
 from store.errors import Code, EtcdError
 from store.etcdpb import internal_pb2
 from store.images import CONF_STATE_KEY, ImageFolder, Images
 from store.machine import META, Machine
+from store.observations import Observations
 
 
 class MachineApplication:
     """A raft.application.Application over a Machine."""
 
-    def __init__(self, machine: Machine, max_learners: int, images: Path | Images) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        max_learners: int,
+        images: Path | Images,
+        observations: Observations | None = None,
+    ) -> None:
         """``images`` is the folder they are kept in, or whatever else keeps them."""
         self._machine = machine
         self._images: Images = ImageFolder(images) if isinstance(images, Path) else images
+        self._observations = observations or Observations()
+        self._own_record: bytes | None = None
+        self._own_is_learner = False
         self._max_learners = max_learners
         self.on_membership: Callable[[], None] = _nothing
         """Called when members may have changed; must not block."""
@@ -42,6 +55,14 @@ class MachineApplication:
     @property
     def membership(self) -> Membership:
         return membership_of(self._machine, self._max_learners)
+
+    def is_learner(self, member_id: int) -> bool:
+        """Asked for every call that a client makes, so the stored record is decoded only when it has changed."""
+        record = self._machine.bucket(MEMBERS).get(member_key(member_id))
+        if record is not self._own_record:
+            self._own_record = record
+            self._own_is_learner = record is not None and decode_member(record).is_learner
+        return self._own_is_learner
 
     @property
     def applied_index(self) -> int:
@@ -63,7 +84,9 @@ class MachineApplication:
             # Every member sees the same bytes, so every member skips them alike.
             self._machine.apply_system(entry.index, entry.term, {})
             return EtcdError(Code.UNKNOWN, "kvorum: the replicated command cannot be decoded")
+        began = time.perf_counter()
         outcome = self._machine.apply(entry.index, entry.term, request)
+        self._observations.applied(time.perf_counter() - began, entry.index, request)
         if request.HasField("member_attributes"):
             self.on_membership()
         return outcome

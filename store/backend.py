@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Final, TypeVar
 
 from raft import sqlite
 from raft.errors import FatalError
+from raft.histogram import DISK_SECONDS, Histogram
 
 T = TypeVar("T")
 
@@ -86,6 +88,8 @@ class Backend:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.sizes = Sizes(0, 0)
+        self.commit_seconds = Histogram(DISK_SECONDS)
+        """How long transactions took, waiting for the thread included."""
         self._writer: sqlite.Database | None = None
         self._reader: sqlite.Database | None = None
         self._in_place = asyncio.Event()
@@ -161,7 +165,9 @@ class Backend:
                 db.executemany("DELETE FROM bucket WHERE name = ? AND key = ?", deletes)
             return _sizes(db)
 
+        began = time.perf_counter()
         self.sizes = await self.write(job)
+        self.commit_seconds.observe(time.perf_counter() - began)
 
     async def delete_rows(self, positions: Sequence[int], buckets: Sequence[tuple[BucketKey, bytes]] = ()) -> None:
         """Delete these versions, and record ``buckets``, in one transaction."""

@@ -8,8 +8,10 @@ known to be up; when its answer is lost the caller gets :class:`OutcomeUnknown` 
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -18,6 +20,7 @@ import grpc.aio
 
 from store.etcdpb import kv_pb2, rpc_pb2, rpc_pb2_grpc
 from store.h2stream import GrpcStream, StreamEnded
+from store.listener.tls import NO_TLS, TlsFiles, client_context
 
 _Response = TypeVar("_Response")
 
@@ -71,13 +74,18 @@ def _is_transient(error: ClientError) -> bool:
 class _Endpoint:
     """One channel and its stubs."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, tls: TlsFiles) -> None:
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise ValueError(f"not an endpoint: {url!r} (expected http://HOST:PORT)")
         self.url = f"{parts.scheme}://{parts.netloc}"
+        self.context: ssl.SSLContext | None = None
         if parts.scheme == "https":
-            credentials = grpc.ssl_channel_credentials()
+            self.context = client_context(tls)  # first: it names the file that cannot be used
+            self.context.set_alpn_protocols(["h2"])
+            credentials = grpc.ssl_channel_credentials(
+                _read(tls.trusted_ca_file), _read(tls.key_file), _read(tls.cert_file)
+            )
             self.channel = grpc.aio.secure_channel(parts.netloc, credentials, options=_CHANNEL_OPTIONS)
         else:
             self.channel = grpc.aio.insecure_channel(parts.netloc, options=_CHANNEL_OPTIONS)
@@ -105,6 +113,10 @@ class _Endpoint:
                 return False
             state = self.channel.get_state(try_to_connect=True)
         return True
+
+
+def _read(path: str) -> bytes | None:
+    return Path(path).read_bytes() if path else None
 
 
 class EtcdWatch:
@@ -149,13 +161,19 @@ class EtcdClient:
     Args:
         endpoints: client URLs of the members; the first that answers is used until it fails.
         dial_timeout_s: how long one endpoint may take to connect.
+        tls: for https:// endpoints, the CA that they are held to (else the system's) and the own certificate
+            with its key. Read once.
+
+    Raises:
+        TlsError: a file of ``tls`` cannot be used.
+        ValueError: an endpoint is none.
 
     """
 
-    def __init__(self, endpoints: Sequence[str], *, dial_timeout_s: float = 2.0) -> None:
+    def __init__(self, endpoints: Sequence[str], *, dial_timeout_s: float = 2.0, tls: TlsFiles = NO_TLS) -> None:
         if not endpoints:
             raise ValueError("at least one endpoint is needed")
-        self._endpoints = [_Endpoint(url) for url in endpoints]
+        self._endpoints = [_Endpoint(url, tls) for url in endpoints]
         self._current = 0
         self._dial_timeout_s = dial_timeout_s
 
@@ -275,7 +293,7 @@ class EtcdClient:
         endpoint = await self._connected(timeout_s)
         try:
             async with asyncio.timeout(max(0.001, deadline - time.monotonic())):
-                return await _open_watch(endpoint.url, request)
+                return await _open_watch(endpoint, request)
         except TimeoutError as exc:
             self._mark_failed(endpoint)
             text = "etcdclient: watch not acknowledged"
@@ -285,8 +303,8 @@ class EtcdClient:
             raise _stream_lost(exc) from exc
 
 
-async def _open_watch(url: str, request: rpc_pb2.WatchCreateRequest) -> EtcdWatch:
-    stream = await GrpcStream.open(url, "/etcdserverpb.Watch/Watch", _REQUIRE_LEADER)
+async def _open_watch(endpoint: _Endpoint, request: rpc_pb2.WatchCreateRequest) -> EtcdWatch:
+    stream = await GrpcStream.open(endpoint.url, "/etcdserverpb.Watch/Watch", _REQUIRE_LEADER, endpoint.context)
     try:
         stream.send(rpc_pb2.WatchRequest(create_request=request).SerializeToString())
         created = rpc_pb2.WatchResponse.FromString(await stream.receive())

@@ -61,6 +61,9 @@ class MemberConfig:
     max_concurrent_streams: int = 0  # 0: the listener's own bound
     keepalive_interval_s: float = 60.0  # grpc-keepalive-interval
     keepalive_timeout_s: float = 20.0  # grpc-keepalive-timeout
+    slow_apply_s: float = 0.1  # warning-apply-duration
+    slow_request_s: float = 0.3  # warning-unary-request-duration
+    listen_metrics_urls: Sequence[str] = ()
     upkeep: UpkeepOptions = UpkeepOptions()
     takes_faults: bool = False
     """Whether SLOW_DISK_FILE in the data directory slows the log: for rehearsals."""
@@ -105,6 +108,7 @@ def check(config: MemberConfig) -> None:
     check_urls("listen-client-urls", config.listen_client_urls, sockets=True)
     check_urls("advertise-client-urls", config.advertise_client_urls, sockets=True)
     check_urls("listen-peer-urls", config.listen_peer_urls)
+    check_urls("listen-metrics-urls", config.listen_metrics_urls)
     check_urls("initial-advertise-peer-urls", config.advertise_peer_urls)
     for name, urls in config.initial_cluster.items():
         check_urls(f"initial-cluster ({name})", urls)
@@ -115,6 +119,7 @@ def check(config: MemberConfig) -> None:
         if not urls:
             raise ConfigError(f"--{flag} is empty")
     _check_tls("", "listen-client-urls", config.listen_client_urls, config.client_tls)
+    _check_tls("", "listen-metrics-urls", config.listen_metrics_urls, config.client_tls)
     _check_tls("peer-", "listen-peer-urls", config.listen_peer_urls, config.peer_tls)
     if config.heartbeat_ms < 1:
         raise ConfigError(f"--heartbeat-interval: {config.heartbeat_ms} is not at least 1 ms")

@@ -88,17 +88,15 @@ class GrpcStream(asyncio.Protocol):
         self._ping: asyncio.TimerHandle | None = None
 
     @staticmethod
-    async def open(url: str, path: str, metadata: Sequence[tuple[str, str]] = ()) -> GrpcStream:
-        """Connect and send the request's headers.
+    async def open(
+        url: str, path: str, metadata: Sequence[tuple[str, str]] = (), context: ssl.SSLContext | None = None
+    ) -> GrpcStream:
+        """Connect and send the request's headers. An https:// URL needs a ``context`` that offers h2.
 
         Raises:
             OSError: no connection.
         """
         parts = urlsplit(url)
-        context: ssl.SSLContext | None = None
-        if parts.scheme == "https":
-            context = ssl.create_default_context()
-            context.set_alpn_protocols(["h2"])
         loop = asyncio.get_running_loop()
         port = parts.port or (443 if context else 80)
         _, stream = await loop.create_connection(

@@ -50,6 +50,7 @@ class Lessor:
         self._replica = replica
         self._clock = clock
         self._primary = False
+        self._promoted = asyncio.Event()
         self._expiry: dict[int, float] = {}
         self._heap: list[tuple[float, int]] = []
         self._revoking: dict[int, float] = {}
@@ -69,10 +70,12 @@ class Lessor:
             self._promote()
         elif not is_self and self._primary:
             self._primary = False
+            self._promoted.clear()
             self._clear()
 
     def _promote(self) -> None:
         self._primary = True
+        self._promoted.set()
         self._clear()
         now, extra = self._clock(), self._replica.election_timeout_s
         leases = self._machine.state.leases.all()
@@ -171,6 +174,7 @@ class Lessor:
         """Revoke what has expired, while this member leads, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             while True:
+                await self._promoted.wait()
                 await asyncio.sleep(CHECK_INTERVAL_S)
                 for lease_id in self.take_expired():
                     tasks.create_task(self._revoke(lease_id))

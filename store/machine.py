@@ -27,7 +27,7 @@ from store.mvcc.ranges import RangeResult, Selection, check_revision, select
 from store.mvcc.record import SUB_BITS, Event, Version, last_position, position, stored_version, tombstone
 from store.mvcc.txn import TxnResult, WriteTxn, plan
 from store.state import CONSISTENT_INDEX, LEASE, META, TERM, State
-from store.watch.hub import HistoryBatch, WatchHub
+from store.watch.hub import BATCH_BYTES, HistoryBatch, WatchHub
 from store.wire import key_of
 from store.writebuffer import WriteBuffer, rows_of
 
@@ -44,7 +44,7 @@ class MachineOptions:
     """Above this, ``backpressure`` waits."""
     checkpoint_bytes: int = 16 << 20
     """Written since the last checkpoint before the next one is made."""
-    history_bytes: int = 8 << 20
+    history_bytes: int = BATCH_BYTES
     """Rows read at once for watchers that catch up."""
 
 
@@ -78,6 +78,7 @@ class Machine:
         self._has_room = asyncio.Event()
         self._has_room.set()
         self._unchecked_bytes = 0
+        self.puts = self.deletes = self.ranges = self.txns = 0
         self.flushed_index = state.applied_index
         """Entries up to here survive the death of this process."""
         self.durable_index = 0
@@ -145,6 +146,10 @@ class Machine:
     def statistics(self) -> dict[str, int]:
         return {
             "buffer_bytes": self._buffer.bytes,
+            "puts": self.puts,
+            "deletes": self.deletes,
+            "ranges": self.ranges,
+            "txns": self.txns,
             "keys": len(self.state.index.live),
             "leases": len(self.state.leases),
             "db_bytes": self.sizes.total,
@@ -193,13 +198,18 @@ class Machine:
     # -- what applying reports (store.apply.Changes) ------------------------------------------------------
 
     def committed(self, revision: int, events: Sequence[Event]) -> None:
-        size = 0
+        size = weight = 0
         for event in events:
             size += len(event.version.framed)
+            weight += event.weight
         self._buffer.add_events(events, size)
         if self._buffer.bytes > self.options.flush_bytes:
             self._urgent.set()
-        self.hub.notify(revision, events, size)
+        self.hub.notify(revision, events, weight)
+        deleted = sum([event.is_delete for event in events])
+        self.txns += 1
+        self.deletes += deleted
+        self.puts += len(events) - deleted
 
     def store(self, bucket: str, key: bytes, value: bytes | None) -> None:
         self._buffer.put_bucket((bucket, key), value)
@@ -277,6 +287,7 @@ class Machine:
     async def range(self, request: rpc_pb2.RangeRequest) -> RangeResult:
         """Answer a range from this member's state. Raises COMPACTED or FUTURE_REVISION."""
         state = self.state
+        self.ranges += 1
         check_revision(request.revision, state.revision, state.compact_revision)
         return await self._finish(select(state.index, request, state.revision, state.revision))
 

@@ -14,8 +14,8 @@ from raft.core.types import NO_NODE
 from raft.driver import DriverConfig, RaftDriver
 from raft.slow_log import SlowLog
 from raft.transport import TcpTransport
-from store.api.context import ApiContext, ApiOptions
-from store.api.front import ListenError, limits_of, listen, make_server
+from store.api.context import ApiContext, ApiOptions, Plant
+from store.api.front import ListenError, limits_of, listen, make_metrics_server, make_server
 from store.application import MachineApplication
 from store.bootstrap import DataDirError, Description, Opened, locked, open_member
 from store.config import SLOW_DISK_FILE, MemberConfig, check, dial_address, listen_address
@@ -23,6 +23,7 @@ from store.errors import EtcdError
 from store.etcdpb import internal_pb2
 from store.lessor import Lessor
 from store.listener import Server, ServerTls
+from store.observations import Observations
 from store.peer_tls import secure
 from store.raft_replica import RaftReplica
 from store.reconfiguration import Reconfiguration
@@ -47,6 +48,7 @@ class _Parts:
     replica: RaftReplica
     lessor: Lessor
     server: Server
+    metrics_server: Server
     upkeep: Upkeep
 
 
@@ -69,7 +71,9 @@ async def _assembled(config: MemberConfig) -> AsyncIterator[_Parts]:
         stack.push_async_callback(opened.log.close)
         stack.push_async_callback(opened.machine.close)
         work_dir = config.member_dir / "snap"
-        application = MachineApplication(opened.machine, config.max_learners, work_dir)
+        observations = Observations(config.slow_request_s, config.slow_apply_s)
+        observations.last_sync_s = lambda: opened.log.last_sync_s
+        application = MachineApplication(opened.machine, config.max_learners, work_dir, observations)
         loaded = await opened.log.load()
         await application.recover(loaded.snapshot)
         transport = TcpTransport(opened.identity, work_dir)
@@ -87,15 +91,33 @@ async def _assembled(config: MemberConfig) -> AsyncIterator[_Parts]:
             config.max_request_bytes, config.max_txn_ops, config.quota_bytes, config.progress_notify_s
         )
         reconfiguration = Reconfiguration(replica, driver, transport, application, config.token)
-        api = ApiContext(replica, opened.machine, lessor, options, reconfiguration)
+        api = ApiContext(replica, opened.machine, lessor, options, reconfiguration, observations)
         server = make_server(api, limits_of(config, options.max_message_bytes))
+        api.plant = Plant(
+            log_sync=opened.log.sync_seconds,
+            transport=transport,
+            pending=lambda: driver.statistics()["waiters"],
+            client_bytes=lambda: (server.received_bytes, server.sent_bytes),
+        )
         replica.on_leader_change(lessor.leader_changed)
+        replica.on_leader_change(observations.leader_changed)
         upkeep = Upkeep(config.upkeep, opened.machine, replica, transport, lessor)
         if config.peer_tls.given:
             secure(transport, config.peer_tls)
         await transport.start([listen_address(url) for url in config.listen_peer_urls], driver)
         stack.push_async_callback(transport.stop)
-        yield _Parts(config, opened, application, driver, transport, replica, lessor, server, upkeep)
+        yield _Parts(
+            config,
+            opened,
+            application,
+            driver,
+            transport,
+            replica,
+            lessor,
+            server,
+            make_metrics_server(api),
+            upkeep,
+        )
 
 
 def _driver_config(config: MemberConfig, number: int) -> DriverConfig:
@@ -117,7 +139,9 @@ async def _run_parts(parts: _Parts, stop: asyncio.Event, serving: Callable[[], N
     _follow_members(parts, removed)
     try:
         files = parts.config.client_tls
-        await listen(parts.server, parts.config.listen_client_urls, ServerTls(files) if files.given else None)
+        tls = ServerTls(files) if files.given else None
+        await listen(parts.server, parts.config.listen_client_urls, tls)
+        await listen(parts.metrics_server, parts.config.listen_metrics_urls, tls, "listen-metrics-urls")
         async with asyncio.TaskGroup() as tasks:
             running = [
                 tasks.create_task(parts.driver.run(), name="raft"),
@@ -138,6 +162,7 @@ async def _run_parts(parts: _Parts, stop: asyncio.Event, serving: Callable[[], N
                 task.cancel()
     finally:
         await parts.server.stop(None)
+        await parts.metrics_server.stop(None)
 
 
 def _follow_members(parts: _Parts, removed: asyncio.Event) -> None:

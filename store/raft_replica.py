@@ -80,8 +80,7 @@ class RaftReplica:
 
     @property
     def is_learner(self) -> bool:
-        member = self._application.membership.get(self.member_id)
-        return member is not None and member.is_learner
+        return self._application.is_learner(self.member_id)
 
     @property
     def commit_index(self) -> int:

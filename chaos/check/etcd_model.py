@@ -7,9 +7,9 @@ asks whether a recorded answer is that one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from chaos.check import words
 from chaos.check.evidence import puts, revisions, twins
@@ -210,15 +210,27 @@ def keys_written(operations: Iterable[Operation]) -> set[bytes]:
     return {put.key for operation in operations for put in puts(operation)}
 
 
+NOTHING: Final[Mapping[int, frozenset[bytes]]] = {}
+
+
 class EtcdPart:
-    """The whole history against the model: one part, because the revision is global."""
+    """The whole history against the model: one part, because the revision is global. ``gone`` are keys known to
+    have been deleted, by revision: what an unknown operation did there must agree."""
 
     name = "the store"
 
-    def __init__(self, operations: Sequence[Operation], start_revision: int = 1) -> None:
+    def __init__(
+        self,
+        operations: Sequence[Operation],
+        start_revision: int = 1,
+        gone: Mapping[int, frozenset[bytes]] = NOTHING,
+    ) -> None:
         self.operations = operations
         self.model = EtcdModel(keys_written(operations))
-        self._mentions = Counter(lease for operation in operations for lease in leases_of(operation))
+        self._gone = {revision: [self.model.place(key) for key in keys] for revision, keys in gone.items()}
+        self._unknown_leases = Counter(
+            lease for operation in operations if operation.end is None for lease in leases_of(operation)
+        )
         self.initial = self.model.empty(start_revision)
 
         self.ranks = revisions(operations)
@@ -238,21 +250,30 @@ class EtcdPart:
         if operation.outcome is Outcome.UNKNOWN:
             if after.revision == state.revision:
                 return after
-            return after if self._claimed.get(after.revision, index) == index else None
+            return after if self._agrees(state, after, index) else None
         return after if _fits(state, operation, expected) else None
 
-    def may_help(self, state: State, index: int, pending: Sequence[int], floor: int) -> bool:
-        """What changes no revision is only felt by few: it can wait until one of them is next. What changes it
-        must wait for all answers of this revision."""
-        operation = self.operations[index]
-        if operation.seen_at and operation.seen_at != state.revision + 1:
+    def _agrees(self, before: State, after: State, index: int) -> bool:
+        """Whether an unknown operation may have made this revision, as far as is known from others."""
+        if self._claimed.get(after.revision, index) != index:
             return False
+        places = self._gone.get(after.revision, ())
+        return all(p is not None and before.slots[p] is not None and after.slots[p] is None for p in places)
+
+    def may_help(self, state: State, index: int, pending: Sequence[int], floor: int) -> bool:
+        """What makes a revision must make one that nobody else made, and wait for all answers of the one before.
+        What makes none is only felt by few, and can wait until one of them is next."""
+        operation, made = self.operations[index], state.revision + 1
+        if self._claimed.get(made, index) == index and operation.seen_at in (0, made) and not 0 < floor < made:
+            return True
         match operation.request:
             case Compact():
                 return any(_feels_compaction(self.operations[other]) for other in pending)
             case Grant(lease=lease) | Revoke(lease=lease):
-                return self._mentions[lease] > 1
-        return not floor or floor > state.revision
+                return self._unknown_leases[lease] > 1 or any(
+                    lease in leases_of(self.operations[other]) for other in pending
+                )
+        return False
 
     def why(self, state: State, index: int) -> str:
         operation = self.operations[index]

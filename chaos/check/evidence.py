@@ -30,6 +30,17 @@ def kvs_watched(watches: Iterable[Watch]) -> Iterator[KeyValue]:
             yield from (event.kv for event in response.events if event.is_put)
 
 
+def deletions(watches: Iterable[Watch]) -> dict[int, frozenset[bytes]]:
+    """The keys that watches showed as deleted, by revision."""
+    found: dict[int, set[bytes]] = {}
+    for watch in watches:
+        for response in watch.responses:
+            for event in response.events:
+                if not event.is_put:
+                    found.setdefault(event.revision, set()).add(event.kv.key)
+    return {revision: frozenset(keys) for revision, keys in found.items()}
+
+
 def puts(operation: Operation) -> Iterator[Put]:
     """The puts of a request, of both branches of a transaction."""
     request = operation.request

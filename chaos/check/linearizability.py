@@ -6,19 +6,21 @@ key alone, which is weaker but bounded by the traffic of one key. ``check`` work
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from chaos.check import key_model, words
 from chaos.check.etcd_model import EtcdPart, keys_written
-from chaos.check.evidence import kvs_read, kvs_watched, with_evidence
+from chaos.check.evidence import deletions, kvs_read, kvs_watched, with_evidence
 from chaos.check.history import Operation, Outcome, Watch
 from chaos.check.search import Budget, Found, Part, Verdict, search
 
 __all__ = ["Budget", "GlobalRevision", "HistoryError", "PerKey", "Result", "Verdict", "check"]
 
 UNLIMITED: Final = Budget()
+Gone = Mapping[int, frozenset[bytes]]
+
 _EXPLAIN_STEPS: Final = 50_000
 _SHOWN_BEFORE: Final = 5
 """Operations of the legal order that an explanation shows."""
@@ -44,8 +46,9 @@ class Result:
 
 
 class Model(Protocol):
-    def parts(self, operations: Sequence[Operation]) -> Iterable[Part[Any]]:
-        """Split a history (in order of calls) into what can be checked apart."""
+    def parts(self, operations: Sequence[Operation], gone: Gone) -> Iterable[Part[Any]]:
+        """Split a history (in order of calls) into what can be checked apart. ``gone`` are keys that were seen to
+        be deleted, by revision."""
         ...
 
 
@@ -55,15 +58,15 @@ class GlobalRevision:
 
     start_revision: int = 1
 
-    def parts(self, operations: Sequence[Operation]) -> Iterable[Part[Any]]:
-        return [EtcdPart(operations, self.start_revision)]
+    def parts(self, operations: Sequence[Operation], gone: Gone) -> Iterable[Part[Any]]:
+        return [EtcdPart(operations, self.start_revision, gone)]
 
 
 @dataclass(frozen=True, slots=True)
 class PerKey:
     """A register with versions for each key; refusals and reads of old revisions are left out."""
 
-    def parts(self, operations: Sequence[Operation]) -> Iterable[Part[Any]]:
+    def parts(self, operations: Sequence[Operation], gone: Gone) -> Iterable[Part[Any]]:
         told = [operation for operation in operations if operation.outcome is not Outcome.FAILED]
         for key in sorted(keys_written(told) | key_model.keys_seen(told)):
             leases = key_model.leases_of(told, key)
@@ -117,13 +120,13 @@ def check(
 
     ``watches`` of the same run may be given as further evidence of what was applied; they are not checked here.
     """
-    operations = tuple(operations)
+    operations, watches = tuple(operations), tuple(watches)
     assume(operations)
     seen = (*kvs_read(operations), *kvs_watched(watches))
     steps, undecided = 0, ""
     order: tuple[Operation, ...] = ()
     leftover: tuple[Operation, ...] = ()
-    for part in model.parts(with_evidence(relevant(operations), seen)):
+    for part in model.parts(with_evidence(relevant(operations), seen), deletions(watches)):
         left = None if budget.steps is None else max(0, budget.steps - steps)
         found = search(part, Budget(left, budget.seconds))
         steps += found.steps

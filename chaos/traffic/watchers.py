@@ -128,16 +128,16 @@ class Watcher:
                 (mix.prefix, b"\0"),
             )
         )
-        start = random.choice(
-            (
-                0,
-                0,
-                max(mix.floor, mix.revision - random.randint(0, 100)),
-                max(mix.floor, mix.compacted - random.randint(0, 5)),
-                max(mix.floor, mix.compacted + 1),
-                mix.revision + random.randint(1, 30),
-            )
+        starts = (
+            0,
+            mix.revision,
+            mix.revision - random.choice((1, 5, 100)),
+            mix.compacted - random.randint(0, 5),
+            mix.compacted + 1,
+            mix.revision + random.randint(1, 30),
         )
+        start = random.choice(starts)
+        start = max(start, mix.floor) if start else 0
         asked = self._request(key, end, start)
         return replace(
             asked,

@@ -13,7 +13,7 @@ class ClusterServicer:
 
     async def MemberList(self, request: rpc_pb2.MemberListRequest, _context: object) -> rpc_pb2.MemberListResponse:
         if request.linearizable:
-            await self._api.replica.read_barrier()
+            await self._api.read_barrier()
         members = [_member(info) for info in self._api.replica.members()]
         return rpc_pb2.MemberListResponse(header=self._api.header(revision=0), members=members)
 

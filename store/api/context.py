@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from store.errors import NO_SPACE, TOO_MANY_REQUESTS, unimplemented
+from raft.histogram import Histogram
+from store.errors import NO_SPACE, TOO_MANY_REQUESTS, Code, EtcdError, unimplemented
 from store.etcdpb import internal_pb2, rpc_pb2
 from store.lessor import Lessor
 from store.machine import Machine
+from store.observations import Observations, stage
 from store.quota import DEFAULT_QUOTA_BYTES
 from store.replica import MemberInfo, Replica
 from store.validate import DEFAULT_MAX_TXN_OPS
@@ -53,6 +55,27 @@ class Reconfigure(Protocol):
     async def move_leader(self, target: int) -> None: ...
 
 
+class PeerTraffic(Protocol):
+    """What the transport counts, by member."""
+
+    @property
+    def received_bytes(self) -> Mapping[int, int]: ...
+    def sent_bytes(self) -> Mapping[int, int]: ...
+    def round_trips(self) -> Mapping[int, Histogram]: ...
+    def statistics(self) -> Mapping[str, float]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """The disk and the network under a member, as far as they measure themselves."""
+
+    log_sync: Histogram
+    transport: PeerTraffic
+    pending: Callable[[], float]
+    client_bytes: Callable[[], tuple[int, int]]
+    """Received and sent."""
+
+
 class ApiContext:
     """One per member; the servicers hold no state of their own."""
 
@@ -63,12 +86,17 @@ class ApiContext:
         lessor: Lessor,
         options: ApiOptions | None = None,
         reconfigure: Reconfigure | None = None,
+        observations: Observations | None = None,
     ) -> None:
         self.replica = replica
         self.machine = machine
         self.lessor = lessor
         self.options = options or ApiOptions()
         self._reconfigure = reconfigure
+        self.observations = observations or Observations()
+        self.plant: Plant | None = None
+        self._header_key = (0, 0)
+        self._header_field = b""
 
     @property
     def reconfigure(self) -> Reconfigure:
@@ -89,8 +117,12 @@ class ApiContext:
         )
 
     def header_field(self, revision: int) -> bytes:
-        """The same as field 1 of a response, encoded."""
-        return field_bytes(b"\x0a", self.header(revision).SerializeToString())
+        """The same as field 1 of a response, encoded: once for all who are answered at one revision."""
+        key = (revision, self.replica.term)
+        if key != self._header_key:
+            self._header_field = field_bytes(b"\x0a", self.header(revision).SerializeToString())
+            self._header_key = key
+        return self._header_field
 
     # -- proposals ----------------------------------------------------------------------------------------
 
@@ -98,7 +130,26 @@ class ApiContext:
         """Replicate a command unless this member is far behind in applying (contract §11)."""
         if self.replica.commit_index > self.replica.applied_index + MAX_APPLY_LAG:
             raise TOO_MANY_REQUESTS.again()
-        return await self.replica.propose(request)
+        stage("checks")
+        try:
+            return await self.replica.propose(request)
+        except EtcdError as error:
+            if error.code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED):  # not what the state refuses
+                self.observations.proposals_failed += 1
+            raise
+        finally:
+            stage("agreement and apply")
+
+    async def read_barrier(self) -> None:
+        """Wait until this member has applied all that was committed when the call began (contract §11)."""
+        stage("checks")
+        try:
+            await self.replica.read_barrier()
+        except EtcdError:
+            self.observations.reads_failed += 1
+            raise
+        finally:
+            stage("agreement on the read index")
 
     async def check_quota(self, cost: int) -> None:
         """Raise NO_SPACE, and the alarm, when the database has no room for ``cost`` more bytes."""

@@ -44,8 +44,15 @@ def make_server(api: ApiContext, limits: Limits | None = None) -> Server:
     return server
 
 
-async def listen(server: Server, urls: Sequence[str], tls: ServerTls | None) -> None:
-    """Serve on every URL: http and unix plainly, https and unixs with ``tls``.
+def make_metrics_server(api: ApiContext) -> Server:
+    """A listener with the pages of plain HTTP only, for --listen-metrics-urls."""
+    return Server(Limits(), HttpFront(api, {}))
+
+
+async def listen(
+    server: Server, urls: Sequence[str], tls: ServerTls | None, flag: str = "listen-client-urls"
+) -> None:
+    """Serve on every URL, which ``flag`` gave: http and unix plainly, https and unixs with ``tls``.
 
     Raises:
         ListenError: one of them cannot be had.
@@ -62,9 +69,7 @@ async def listen(server: Server, urls: Sequence[str], tls: ServerTls | None) -> 
             await server.listen("127.0.0.1" if host == "localhost" else host, parts.port or 0, secured)
         except OSError as error:
             reason = os.strerror(error.errno).lower() if error.errno else str(error)
-            raise ListenError(
-                f"--listen-client-urls: {parts.netloc or parts.path} cannot be used: {reason}"
-            ) from None
+            raise ListenError(f"--{flag}: {parts.netloc or parts.path} cannot be used: {reason}") from None
         if secured is None and not is_loopback(host):
             log.warning("%s: anyone who reaches it may read and write everything; serve https:// instead", url)
 

@@ -65,6 +65,7 @@ class HttpFront:
     async def _health(self, request: HttpRequest) -> HttpResponse:
         serializable = request.values("serializable") == ["true"]
         reason = await self._trouble(set(request.values("exclude")), serializable)
+        self._api.observations.health[not reason] += 1
         document = {"health": "false" if reason else "true", "reason": reason}
         body = json.dumps(document, separators=(",", ":")) + "\n"
         return HttpResponse(503 if reason else 200, body.encode(), headers={"X-Content-Type-Options": "nosniff"})
@@ -115,7 +116,7 @@ class HttpFront:
     async def _check_linearizable(self) -> None:
         try:
             async with asyncio.timeout(CHECK_TIMEOUT_S):
-                await self._api.replica.read_barrier()
+                await self._api.read_barrier()
                 await self._api.machine.range(rpc_pb2.RangeRequest(key=b"health"))
         except TimeoutError:
             raise CheckFailed("context deadline exceeded") from None

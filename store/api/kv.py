@@ -25,7 +25,7 @@ class KVServicer:
     async def Range(self, request: rpc_pb2.RangeRequest, _context: object) -> Encoded:
         check_range(request)
         if not request.serializable:
-            await self._api.replica.read_barrier()
+            await self._api.read_barrier()
         result = await self._api.machine.range(request)
         header = self._api.header_field(result.revision)
         if len(result.pairs) < JOIN_ON_LOOP_PAIRS:
@@ -36,7 +36,7 @@ class KVServicer:
         check_range(request)
         check_streamable(request)
         if not request.serializable:
-            await self._api.replica.read_barrier()
+            await self._api.read_barrier()
         async for part in range_parts(self._api, request):
             await context.write(Encoded(part))
 
@@ -57,7 +57,7 @@ class KVServicer:
         check_txn(request, api.options.max_txn_ops)
         if is_read_only(request):
             if not is_serializable(request):
-                await api.replica.read_barrier()
+                await api.read_barrier()
             result = await api.machine.read_txn(request)
         else:
             await api.check_quota(txn_cost(request))

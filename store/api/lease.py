@@ -78,13 +78,13 @@ class LeaseServicer:
     async def _renew_as_leader(self, payload: bytes) -> bytes:
         request = rpc_pb2.LeaseKeepAliveRequest.FromString(payload)
         # A deposed leader must not renew what its successor lets expire; and the grant may not be applied yet.
-        await self._api.replica.read_barrier()
+        await self._api.read_barrier()
         ttl_s = await self._api.lessor.renew(request.ID)
         return rpc_pb2.LeaseKeepAliveResponse(ID=request.ID, TTL=ttl_s).SerializeToString()
 
     async def _time_to_live_as_leader(self, payload: bytes) -> bytes:
         request = rpc_pb2.LeaseTimeToLiveRequest.FromString(payload)
-        await self._api.replica.read_barrier()
+        await self._api.read_barrier()
         found = self._api.lessor.time_to_live(request.ID, with_keys=request.keys)
         return rpc_pb2.LeaseTimeToLiveResponse(
             ID=found.id, TTL=found.remaining_s, grantedTTL=found.granted_s, keys=found.keys

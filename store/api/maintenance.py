@@ -84,7 +84,7 @@ class MaintenanceServicer:
 
     async def Downgrade(self, request: rpc_pb2.DowngradeRequest, _context: object) -> rpc_pb2.DowngradeResponse:
         """Validates as etcd does; none can begin, so none can be cancelled."""
-        await self._api.replica.read_barrier()
+        await self._api.read_barrier()
         if request.action == rpc_pb2.DowngradeRequest.CANCEL:
             raise NO_INFLIGHT_DOWNGRADE.again()
         if request.action not in (rpc_pb2.DowngradeRequest.VALIDATE, rpc_pb2.DowngradeRequest.ENABLE):

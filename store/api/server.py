@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
@@ -23,6 +23,7 @@ from store.api.lease import LeaseServicer
 from store.api.line import Line
 from store.api.lock import LockServicer
 from store.api.maintenance import MaintenanceServicer
+from store.api.reflection import reflection_handlers
 from store.api.watch import WatchServicer
 from store.errors import (
     NOT_SUPPORTED_FOR_LEARNER,
@@ -31,6 +32,8 @@ from store.errors import (
     unimplemented,
 )
 from store.etcdpb import election_pb2, lock_pb2, rpc_pb2
+from store.listener.messages import MessageError
+from store.observations import OK, Method
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +42,7 @@ _STATUS: Final = {status.value[0]: status for status in grpc.StatusCode}
 _ON_LEARNERS: Final = frozenset({"Status", "Range", "Snapshot"})
 
 Handler = Callable[..., Awaitable[Any]]
+Wanted = TypeVar("Wanted", bound=Exception)
 
 
 def server_options(options: ApiOptions) -> Sequence[tuple[str, int]]:
@@ -75,12 +79,14 @@ def service_handlers(api: ApiContext) -> dict[str, dict[str, grpc.RpcMethodHandl
             for method in service.methods
         }
     handlers[HEALTH] = _health_handlers(guard)
+    handlers.update(reflection_handlers(sorted(handlers)))
     return handlers
 
 
 def _health_handlers(guard: Guard) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
     health = HealthServicer()
-    check, watch = guard.unary("Check", health.Check), guard.stream("Watch", health.Watch)
+    check = guard.unary(Method("unary", HEALTH, "Check"), health.Check)
+    watch = guard.stream(Method("server_stream", HEALTH, "Watch"), health.Watch)
     return {
         "Check": grpc.unary_unary_rpc_method_handler(check, response_serializer=_serialize),
         "Watch": grpc.unary_stream_rpc_method_handler(watch, response_serializer=_serialize),
@@ -108,41 +114,65 @@ class Guard:
     def __init__(self, api: ApiContext) -> None:
         self._api = api
         self._leader = LeaderWatch(api.replica)
+        self._observations = api.observations
 
     def handler(self, method: MethodDescriptor, call: Handler) -> grpc.RpcMethodHandler[Any, Any]:
         """A gRPC handler for one method. Answers may be messages or store.wire.Encoded."""
         make, wrap = _KINDS[method.client_streaming, method.server_streaming]
         handler: grpc.RpcMethodHandler[Any, Any] = make(
-            wrap(self, method.name, call),
+            wrap(self, observed(method), call),
             request_deserializer=GetMessageClass(method.input_type).FromString,
             response_serializer=_serialize,
         )
         return handler
 
-    def unary(self, name: str, call: Handler) -> Handler:
+    def unary(self, method: Method, call: Handler) -> Handler:
+        observations, name = self._observations, method.name
+
         async def run(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            trace, code = observations.begin(method), int(Code.CANCELLED)
             try:
                 self._admit(name, context, serializable=getattr(request, "serializable", False))
-                return await call(request, context)
+                answer = await call(request, context)
+                code = OK
+                return answer
             except Exception as error:
-                await _abort(context, name, error)
+                refusal = _refusal(name, error)
+                code = refusal.code
+                await context.abort(_STATUS[refusal.code], refusal.message)
+            finally:
+                observations.end(method, trace, code, request)
 
         return run
 
-    def stream(self, name: str, call: Handler) -> Handler:
+    def stream(self, method: Method, call: Handler) -> Handler:
+        observations, name = self._observations, method.name
+
         async def run(requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]) -> None:
+            observations.begin(method)
+            code = int(Code.CANCELLED)
             try:
-                if not self._admit(name, context):
-                    await call(requests, context)
-                    return
-                async with asyncio.TaskGroup() as tasks:
-                    lost = tasks.create_task(self._leader.fail_when_lost())
-                    await call(requests, context)
-                    lost.cancel()
+                await self._stream(name, call, requests, context)
+                code = OK
             except Exception as error:
-                await _abort(context, name, error)
+                refusal = _refusal(name, error)
+                code = refusal.code
+                await context.abort(_STATUS[refusal.code], refusal.message)
+            finally:
+                observations.end_stream(method, code)
 
         return run
+
+    async def _stream(
+        self, name: str, call: Handler, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        if not self._admit(name, context):
+            await call(requests, context)
+            return
+        async with asyncio.TaskGroup() as tasks:
+            lost = tasks.create_task(self._leader.fail_when_lost())
+            await call(requests, context)
+            lost.cancel()
 
     def _admit(
         self, name: str, context: grpc.aio.ServicerContext[Any, Any], *, serializable: bool = False
@@ -156,7 +186,7 @@ class Guard:
         return wants_leader
 
 
-_KINDS: Final[dict[tuple[bool, bool], tuple[Callable[..., Any], Callable[[Guard, str, Handler], Handler]]]] = {
+_KINDS: Final[dict[tuple[bool, bool], tuple[Callable[..., Any], Callable[[Guard, Method, Handler], Handler]]]] = {
     (False, False): (grpc.unary_unary_rpc_method_handler, Guard.unary),
     (False, True): (grpc.unary_stream_rpc_method_handler, Guard.stream),
     (True, True): (grpc.stream_stream_rpc_method_handler, Guard.stream),
@@ -168,21 +198,32 @@ def _serialize(response: Any) -> bytes:
     return encoded
 
 
-async def _abort(context: grpc.aio.ServicerContext[Any, Any], name: str, error: Exception) -> None:
-    """End the call with the status of what went wrong."""
-    refusal = _refusal_in(error)
+def observed(method: MethodDescriptor) -> Method:
+    """A method as metrics name it."""
+    kinds = {(False, False): "unary", (False, True): "server_stream", (True, True): "bidi_stream"}
+    return Method(
+        kinds[method.client_streaming, method.server_streaming], method.containing_service.full_name, method.name
+    )
+
+
+def _refusal(name: str, error: Exception) -> EtcdError:
+    """The status of what went wrong. Raises MessageError for what is no message: the listener answers that."""
+    unreadable = _first(MessageError, error)
+    if unreadable is not None:
+        raise unreadable from None
+    refusal = _first(EtcdError, error)
     if refusal is None:
         log.error("%s failed", name, exc_info=error)
-        refusal = EtcdError(Code.UNKNOWN, str(error) or type(error).__name__)
-    await context.abort(_STATUS[refusal.code], refusal.message)
+        return EtcdError(Code.UNKNOWN, str(error) or type(error).__name__)
+    return refusal
 
 
-def _refusal_in(error: BaseException) -> EtcdError | None:
-    """The EtcdError itself, or the first one in the group that a TaskGroup made of it."""
-    if isinstance(error, EtcdError):
+def _first(kind: type[Wanted], error: BaseException) -> Wanted | None:
+    """The error itself, or the first one of its kind in the group that a TaskGroup made of it."""
+    if isinstance(error, kind):
         return error
     if isinstance(error, BaseExceptionGroup):
-        return next(filter(None, map(_refusal_in, error.exceptions)), None)
+        return next(filter(None, (_first(kind, inner) for inner in error.exceptions)), None)
     return None
 
 

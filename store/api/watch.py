@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from store.api.context import ApiContext
@@ -33,10 +33,19 @@ class WatchServicer:
                 tasks.create_task(_read(stream, requests))
                 tasks.create_task(_tick(stream, api.options.watch_progress_interval_s))
                 while True:
-                    for part in await stream.next():
-                        await context.write(Encoded(part))
+                    await _write(context, await stream.next())
         finally:
             stream.close()
+
+
+async def _write(context: Any, parts: Iterable[bytes]) -> None:
+    """All of a batch at once where the server can do that: the listener can, grpc.aio cannot."""
+    write_many = getattr(context, "write_many", None)
+    if write_many is not None and isinstance(parts, list):
+        await write_many(parts)
+        return
+    for part in parts:
+        await context.write(Encoded(part))
 
 
 async def _read(stream: WatchStream, requests: AsyncIterator[rpc_pb2.WatchRequest]) -> None:

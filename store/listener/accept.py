@@ -88,6 +88,11 @@ class TlsAcceptor:
         for task in list(self._shaking):
             task.cancel()
 
+    async def wait_closed(self) -> None:
+        """Return when the handshakes that ``close`` broke off have ended."""
+        if self._shaking:
+            await asyncio.wait(self._shaking)
+
 
 async def tls_server(
     factory: Callable[[], asyncio.Protocol], host: str, port: int, tls: ServerTls, handshake_timeout_s: float

@@ -8,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from store.listener.http import HttpRequest, HttpResponse
 from store.listener.http2 import peer_name
@@ -85,6 +86,10 @@ class Http1Connection(asyncio.Protocol):
     def stop(self) -> None:
         self._transport.close()
 
+    def abort(self, *, only_if_sent: bool = False) -> None:
+        if not (only_if_sent and self._transport.get_write_buffer_size()):
+            self._transport.abort()
+
 
 class Http1:
     """The aiohttp side of a listener: one low-level server, many connections."""
@@ -140,6 +145,9 @@ class Http1:
                         return _refusal(413, "request body too large\n")
         except TimeoutError:
             return _refusal(408, "request body too slow\n")
+        except (web.RequestPayloadError, HttpProcessingError) as error:
+            log.debug("a body that cannot be read: %s", type(error).__name__)
+            return _refusal(400, "malformed request body\n")
         response = await self._server.http(_plain(request, bytes(body)))
         if response.stream is None:
             return web.Response(

@@ -21,6 +21,10 @@ PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 BULK_BYTES: Final = 1024 * 1024
 """With more than this unsent, output is taken in pieces so that it is not copied all at once."""
 PIECE_BYTES: Final = 256 * 1024
+SLICE_BYTES: Final = 16 * 1024
+"""What one read brought is taken in slices of this size, so that the time it takes can be bounded."""
+TURN_S: Final = 0.005
+"""A connection that has kept the loop this long goes on in the next turn, after the others."""
 _NO_ERROR: Final = 0
 _ENHANCE_YOUR_CALM: Final = b"\x00\x00\x08\x07\x00\x00\x00\x00\x00\x7f\xff\xff\xff\x00\x00\x00\x0b"
 """A GOAWAY written by hand, for a session that libnghttp2 has given up."""
@@ -41,6 +45,7 @@ class Http2Connection(asyncio.Protocol):
         self._streams: dict[int, Call | PlainStream] = {}
         self._blocked: dict[int, list[asyncio.Future[None]]] = {}
         self._retired: set[int] = set()
+        self._rest = bytearray()  # was read, and waits for the next turn
         self._cut_off = 0
         self._flush_scheduled = False
         self._paused = False
@@ -90,6 +95,15 @@ class Http2Connection(asyncio.Protocol):
         if self._closed:
             return
         self._heard = True
+        self.server.received_bytes += len(data)
+        if self._rest:
+            self._rest += data
+        elif len(data) <= SLICE_BYTES:
+            self._take(data)
+        else:
+            self._take_slices(data)
+
+    def _take(self, data: bytes) -> None:
         try:
             self.h2.receive_data(data)
             self._dispatch()
@@ -99,6 +113,28 @@ class Http2Connection(asyncio.Protocol):
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self.loop.call_soon(self._flush)
+
+    def _take_slices(self, data: bytes) -> None:
+        """Take what one read brought until this turn has been long enough, and the rest in the next one: it may
+        be thousands of requests, and other connections wait."""
+        until = self.loop.time() + TURN_S
+        for start in range(0, len(data), SLICE_BYTES):
+            if start and self.loop.time() > until:
+                self._rest = bytearray(memoryview(data)[start:])
+                self._transport.pause_reading()
+                self.loop.call_soon(self._take_rest)
+                return
+            self._take(data[start : start + SLICE_BYTES])
+            if self._closed:
+                return
+
+    def _take_rest(self) -> None:
+        if self._closed:
+            return
+        rest, self._rest = bytes(self._rest), bytearray()
+        self._take_slices(rest)
+        if not self._rest and not self._closed:
+            self._transport.resume_reading()
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -275,17 +311,21 @@ class Http2Connection(asyncio.Protocol):
         if queued < BULK_BYTES:
             data = self.h2.data_to_send()
             if data:
-                self._transport.write(data)
+                self.server.sent_bytes += len(data)
+                self.server.sent_bytes += len(data)
+            self._transport.write(data)
             return
         while not self._paused:
             data = self.h2.data_to_send(PIECE_BYTES)
             if not data:
                 return
+            self.server.sent_bytes += len(data)
             self._transport.write(data)
 
     def _write_rest(self) -> None:
         data = self.h2.data_to_send()
         if data:
+            self.server.sent_bytes += len(data)
             self._transport.write(data)
 
     def _reset_retired(self) -> None:
@@ -357,6 +397,11 @@ class Http2Connection(asyncio.Protocol):
     def stop(self) -> None:
         """Close now, whatever is still running."""
         self._say_goodbye()
+
+    def abort(self, *, only_if_sent: bool = False) -> None:
+        """Close without waiting for the peer to take what it has not taken."""
+        if not (only_if_sent and self._transport.get_write_buffer_size()):
+            self._transport.abort()
 
 
 def peer_name(transport: asyncio.BaseTransport) -> str:

@@ -71,5 +71,8 @@ class Accepted(asyncio.Protocol):
         self.stop()
 
     def stop(self) -> None:
+        self.abort()
+
+    def abort(self, *, only_if_sent: bool = False) -> None:
         if self._transport is not None:
             self._transport.abort()

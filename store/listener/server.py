@@ -23,11 +23,15 @@ from store.listener.tls import ServerTls
 log = logging.getLogger(__name__)
 
 CANCEL_WAIT_S: Final = 0.5
+"""How long cancelled calls may take to end, and then closed connections to be gone."""
+GOODBYE_WAIT_S: Final = 0.05
+"""How long a peer is waited for that has been sent everything: with TLS it should say goodbye as well."""
 
 
 class _Connection(Protocol):
     def drain(self) -> None: ...
     def stop(self) -> None: ...
+    def abort(self, *, only_if_sent: bool = False) -> None: ...
 
 
 class _CallDetails(NamedTuple):
@@ -47,6 +51,9 @@ class Server:
         self.http1 = Http1(self)
         self.http2_configuration = self.limits.http2_configuration()
         self.loop = asyncio.get_running_loop()
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        """Of HTTP/2, all connections together."""
         self._methods: dict[bytes, Any] = {}
         self._services: set[str] = set()
         self._generic: list[Any] = []
@@ -125,9 +132,7 @@ class Server:
         for connection in list(self._connections):
             connection.drain()
         if grace_s and self._connections:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(grace_s):
-                    await self._empty.wait()
+            await self._wait_empty(grace_s)
         running = [call.cancel() for connection in self._connections for call in _calls(connection)]
         for connection in list(self._connections):
             connection.stop()
@@ -139,10 +144,29 @@ class Server:
             if late:
                 log.warning("%d calls did not end when they were cancelled", len(late))
         await self.http1.close()
+        await self._wait_until_gone()
         for path in self._paths:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
         self._paths.clear()
+
+    async def _wait_until_gone(self) -> None:
+        """Closing takes a connection a while, with TLS a message of the peer: nothing of it outlives the stop."""
+        for server in self._servers:
+            if isinstance(server, TlsAcceptor):
+                await server.wait_closed()
+        await self._wait_empty(GOODBYE_WAIT_S)
+        for connection in list(self._connections):
+            connection.abort(only_if_sent=True)
+        await self._wait_empty(CANCEL_WAIT_S)
+        for connection in list(self._connections):
+            connection.abort()
+        await self._wait_empty(CANCEL_WAIT_S)
+
+    async def _wait_empty(self, timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._empty.wait()
 
     # -- what connections tell ----------------------------------------------------------------------------
 

@@ -74,16 +74,23 @@ def stored_version(pos: int, body: bytes) -> Version:
     return Version(pair.key, frame_pair(body), pos, pair.create_revision, pair.version, pair.lease)
 
 
-class Event:
-    """A change: the new version (or tombstone) and the one before it, if any. Encoded once for all watchers."""
+Part = bytes | memoryview
 
-    __slots__ = ("_wire", "_wire_with_prev", "prev", "version")
+
+class Event:
+    """A change: the new version (or tombstone) and the one before it, if any. Encoded once for all watchers.
+
+    Its wire form is a few pieces to be joined, among them the versions' own bytes: a copy kept here would double
+    the memory of every change that is still remembered.
+    """
+
+    __slots__ = ("_parts", "_parts_with_prev", "prev", "version")
 
     def __init__(self, version: Version, prev: Version | None) -> None:
         self.version = version
         self.prev = prev
-        self._wire: bytes | None = None
-        self._wire_with_prev: bytes | None = None
+        self._parts: tuple[Part, ...] | None = None
+        self._parts_with_prev: tuple[Part, ...] | None = None
 
     @property
     def key(self) -> bytes:
@@ -93,22 +100,23 @@ class Event:
     def is_delete(self) -> bool:
         return self.version.version == 0
 
-    def wire(self) -> bytes:
-        """As element of WatchResponse.events, without the previous pair."""
-        if self._wire is None:
-            self._wire = _event(self._body())
-        return self._wire
+    def parts(self, *, prev_kv: bool = False) -> tuple[Part, ...]:
+        """As element of WatchResponse.events, in pieces; with the previous pair if that is wanted and known."""
+        if prev_kv and self.prev is not None:
+            if self._parts_with_prev is None:
+                # The same KeyValue under another tag: framed as field 2, wanted as field 3.
+                self._parts_with_prev = self._make_parts(b"\x1a", memoryview(self.prev.framed)[1:])
+            return self._parts_with_prev
+        if self._parts is None:
+            self._parts = self._make_parts()
+        return self._parts
 
-    def wire_with_prev(self) -> bytes:
-        if self.prev is None:
-            return self.wire()
-        if self._wire_with_prev is None:
-            self._wire_with_prev = _event(self._body() + b"\x1a" + self.prev.framed[1:])
-        return self._wire_with_prev
+    @property
+    def weight(self) -> int:
+        """Bytes of the pairs that it keeps in memory: the previous one may be the larger, as with a deletion."""
+        return len(self.version.framed) + (len(self.prev.framed) if self.prev is not None else 0)
 
-    def _body(self) -> bytes:
-        return b"\x08\x01" + self.version.framed if self.is_delete else self.version.framed
-
-
-def _event(body: bytes) -> bytes:
-    return b"\x5a" + varint(len(body)) + body
+    def _make_parts(self, *more: Part) -> tuple[Part, ...]:
+        kind = b"\x08\x01" if self.is_delete else b""
+        size = len(kind) + len(self.version.framed) + sum(map(len, more))
+        return (b"\x5a" + varint(size) + kind, self.version.framed, *more)

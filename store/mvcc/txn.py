@@ -121,8 +121,15 @@ class WriteTxn:
     # -- checks, before anything changes ------------------------------------------------------------------
 
     def check_put(self, request: rpc_pb2.PutRequest) -> None:
+        """What a put of its own may be refused for. Inside a transaction etcd looks at the key first."""
+        self._check_lease(request)
+        self._check_kept_parts(request)
+
+    def _check_lease(self, request: rpc_pb2.PutRequest) -> None:
         if request.lease and request.lease not in self.leases:
             raise LEASE_NOT_FOUND.again()
+
+    def _check_kept_parts(self, request: rpc_pb2.PutRequest) -> None:
         if (request.ignore_value or request.ignore_lease) and request.key not in self.index.live:
             raise KEY_NOT_FOUND.again()
 
@@ -138,7 +145,8 @@ class WriteTxn:
         for i, op in enumerate(chosen.ops):
             kind = op.WhichOneof("request")
             if kind == "request_put":
-                self.check_put(op.request_put)
+                self._check_kept_parts(op.request_put)
+                self._check_lease(op.request_put)
             elif kind == "request_txn":
                 self._check_puts(chosen.nested[i])
 

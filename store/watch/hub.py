@@ -18,9 +18,12 @@ from typing import Final, Protocol
 from store.mvcc.index import FROM_KEY
 from store.mvcc.record import Event
 from store.watch.interest import Interest
+from store.wire import field_varint
 
 BATCH_REVISIONS: Final = 1000
 """Most revisions in one answer from history."""
+BATCH_BYTES: Final = 1 << 20
+"""Enough of them for one answer: what is read at once is held several times over until it has been sent."""
 SYNC_GROUP: Final = 512
 """Most watchers that catch up on one reading of history."""
 RECENT_REVISIONS: Final = 4096
@@ -55,7 +58,7 @@ class Outlet(Protocol):
     @property
     def has_room(self) -> bool: ...
     def offer(self, watcher: Watcher, revision: int, events: Sequence[Event], size: int) -> bool:
-        """Queue one answer of ``size`` bytes; False, and nothing queued, when the stream is full."""
+        """Queue one answer whose events weigh ``size`` bytes; False, and nothing queued, when it is full."""
         ...
 
     def compacted(self, watcher: Watcher, compact_revision: int) -> None:
@@ -70,6 +73,7 @@ class Watcher:
         "end",
         "fragment",
         "id",
+        "id_field",
         "key",
         "next_revision",
         "no_delete",
@@ -84,6 +88,8 @@ class Watcher:
     def __init__(self, outlet: Outlet, watch_id: int, key: bytes, end: bytes, next_revision: int) -> None:
         self.outlet = outlet
         self.id = watch_id
+        self.id_field = field_varint(b"\x10", watch_id)
+        """The id as every answer's field of it, encoded once."""
         self.key = key
         self.end = end
         self.next_revision = next_revision
@@ -166,8 +172,8 @@ class WatchHub:
     # -- live ---------------------------------------------------------------------------------------------
 
     def notify(self, revision: int, events: Sequence[Event], size: int) -> None:
-        """Hand out the changes of a new revision, ``size`` bytes of them: one answer per watcher, with all of
-        its events."""
+        """Hand out the changes of a new revision, which weigh ``size`` bytes: one answer per watcher, with all
+        of its events."""
         self._remember(revision, events, size)
         if not self._interest:
             return
@@ -233,9 +239,16 @@ class WatchHub:
             self._deliver(watcher, batch)
 
     def _from_recent(self, first: int, last: int) -> HistoryBatch:
-        skip = first - self._recent[0][0]
-        entries = islice(self._recent, skip, skip + last - first + 1)
-        events = [event for _, events, _ in entries for event in events]
+        events: list[Event] = []
+        taken = 0
+        for revision, changes, size in islice(self._recent, first - self._recent[0][0], None):
+            if revision > last:
+                break
+            if taken >= BATCH_BYTES:
+                last = revision - 1
+                break
+            events += changes
+            taken += size
         if first <= self._source.compact_revision:
             # What was before the compacted revision can no longer be told (contract §6, prev_kv).
             compact = self._source.compact_revision
@@ -251,7 +264,7 @@ class WatchHub:
             return
         events = [e for e in batch.events if e.version.mod >= start and watcher.covers(e.key) and watcher.wants(e)]
         if events:
-            size = sum(len(e.version.framed) for e in events)
+            size = sum(e.weight for e in events)
             if not watcher.outlet.offer(watcher, source.revision, events, size):
                 return
         watcher.next_revision = batch.last + 1

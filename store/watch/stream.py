@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from store.errors import COMPACTED
 from store.etcdpb import rpc_pb2
 from store.mvcc.index import FROM_KEY
-from store.mvcc.record import Event
+from store.mvcc.record import Event, Part
 from store.watch.hub import Watcher, WatchHub
 from store.wire import field_bytes, field_varint
 
 QUEUE_RESPONSES: Final = 128
-QUEUE_BYTES: Final = 32 << 20
+QUEUE_BYTES: Final = 4 << 20
+"""What a client that reads too slowly may have waiting; more of it is read again when the client has read this."""
+BATCH_BYTES: Final = 64 << 10
+"""Small answers leave together up to this size: most of what a delivery costs is the way of one to the socket."""
 INVALID_ID: Final = -1
 DEFAULT_FRAGMENT_BYTES: Final = 1572864 + 512 * 1024
 
@@ -27,16 +31,24 @@ _DUPLICATE_ID: Final = "mvcc: duplicate watch ID provided on the WatchStream"
 _EMPTY_RANGE: Final = "mvcc: watcher range is empty"
 
 
+class _Delivery:
+    """Events for a watcher before they are encoded. ``size`` is what they weigh in the queue, in bytes."""
+
+    __slots__ = ("events", "revision", "size", "watcher")
+
+    def __init__(self, watcher: Watcher, revision: int, events: Sequence[Event], size: int) -> None:
+        self.watcher = watcher
+        self.revision = revision
+        self.events = events
+        self.size = size
+
+
 @dataclass(slots=True)
 class _Answer:
-    """A WatchResponse before it is encoded. ``size`` is what its events weigh in the queue, in bytes."""
+    """A WatchResponse without events before it is encoded."""
 
     watch_id: int
     revision: int
-    events: Sequence[Event] = ()
-    prev_kv: bool = False
-    may_fragment: bool = False
-    size: int = 0
     created: bool = False
     canceled: bool = False
     compact_revision: int = 0
@@ -61,7 +73,7 @@ class WatchStream:
         self._fragment_bytes = fragment_bytes
         self._watchers: dict[int, Watcher] = {}
         self._next_id = 0
-        self._queue: deque[_Answer] = deque()
+        self._queue: deque[_Answer | _Delivery] = deque()
         self._queued_bytes = 0
         self._wake = asyncio.Event()
         self._drained = asyncio.Event()
@@ -154,16 +166,14 @@ class WatchStream:
             return False
         self._queued_bytes += size
         watcher.quiet = False
-        self._put(
-            _Answer(watcher.id, revision, events, watcher.prev_kv, watcher.fragment, size),
-        )
+        self._put(_Delivery(watcher, revision, events, size))
         return True
 
     def compacted(self, watcher: Watcher, compact_revision: int) -> None:
         # The watcher stays in _watchers, and its id taken, until the client cancels it.
         self._put(_Answer(watcher.id, 0, canceled=True, compact_revision=compact_revision))
 
-    def _put(self, answer: _Answer) -> None:
+    def _put(self, answer: _Answer | _Delivery) -> None:
         self._queue.append(answer)
         self._wake.set()
         if len(self._queue) >= 2 * self._queue_responses:
@@ -171,42 +181,76 @@ class WatchStream:
 
     # -- answers ------------------------------------------------------------------------------------------
 
-    async def next(self) -> Iterator[bytes]:
-        """Wait for an answer and return it encoded: in several parts only where it is fragmented."""
+    async def next(self) -> Iterable[bytes]:
+        """Wait for an answer and return it encoded, with those behind it as far as they are small.
+
+        An answer may be in several parts: only where it is fragmented.
+        """
         while not self._queue:
             self._wake.clear()
             await self._wake.wait()
-        was_full = not self.has_room
-        answer = self._queue.popleft()
-        self._queued_bytes -= answer.size
+        had_room = self.has_room
+        parts: bytes | Iterable[bytes] = self._encode(self._take())
+        if isinstance(parts, bytes):
+            parts = self._with_more(parts)
         if len(self._queue) < self._queue_responses:
             self._drained.set()
-        if was_full and self.has_room:
+        if not had_room and self.has_room:
             self._hub.room()
-        return self._encode(answer)
+        return parts
 
-    def _encode(self, answer: _Answer) -> Iterator[bytes]:
-        head = self._header(answer.revision) + field_varint(b"\x10", answer.watch_id)
-        if answer.created:
-            head += b"\x18\x01"
-        if answer.canceled:
-            head += b"\x20\x01"
-        head += field_varint(b"\x28", answer.compact_revision)
-        if answer.reason:
-            head += field_bytes(b"\x32", answer.reason.encode())
-        events = [e.wire_with_prev() if answer.prev_kv else e.wire() for e in answer.events]
-        if not answer.may_fragment or len(events) < 2:
-            return iter((head + b"".join(events),))
-        return self._fragments(head, events)
+    def _with_more(self, first: bytes) -> list[bytes]:
+        batch, size = [first], len(first)
+        while self._queue and size < BATCH_BYTES and not _may_be_large(self._queue[0]):
+            parts = self._encode(self._take())
+            batch += (parts,) if isinstance(parts, bytes) else parts
+            size += len(batch[-1])
+        return batch
 
-    def _fragments(self, head: bytes, events: list[bytes]) -> Iterator[bytes]:
+    def _take(self) -> _Answer | _Delivery:
+        answer = self._queue.popleft()
+        if isinstance(answer, _Delivery):
+            self._queued_bytes -= answer.size
+        return answer
+
+    def _encode(self, answer: _Answer | _Delivery) -> bytes | Iterator[bytes]:
+        """One message, or those of its fragments."""
+        head = self._header(answer.revision)
+        if isinstance(answer, _Answer):
+            return head + _about(answer)
+        watcher, events = answer.watcher, answer.events
+        head += watcher.id_field
+        if len(events) == 1:
+            return b"".join((head, *events[0].parts(prev_kv=watcher.prev_kv)))
+        parts = [event.parts(prev_kv=watcher.prev_kv) for event in events]
+        if watcher.fragment:
+            return self._fragments(head, parts)
+        return b"".join((head, *chain.from_iterable(parts)))
+
+    def _fragments(self, head: bytes, events: list[tuple[Part, ...]]) -> Iterator[bytes]:
         """Cut between events so that a part stays below the limit, unless one event alone exceeds it."""
-        part: list[bytes] = []
+        fragment: list[Part] = []
         size = len(head)
         for event in events:
-            if part and size + len(event) >= self._fragment_bytes:
-                yield head + b"\x38\x01" + b"".join(part)
-                part, size = [], len(head)
-            part.append(event)
-            size += len(event)
-        yield head + b"".join(part)
+            event_size = sum(map(len, event))
+            if fragment and size + event_size >= self._fragment_bytes:
+                yield b"".join((head, b"\x38\x01", *fragment))
+                fragment, size = [], len(head)
+            fragment += event
+            size += event_size
+        yield b"".join((head, *fragment))
+
+
+def _may_be_large(answer: _Answer | _Delivery) -> bool:
+    return isinstance(answer, _Delivery) and answer.size > BATCH_BYTES
+
+
+def _about(answer: _Answer) -> bytes:
+    """An answer without events, after its header."""
+    out = field_varint(b"\x10", answer.watch_id)
+    if answer.created:
+        out += b"\x18\x01"
+    if answer.canceled:
+        out += b"\x20\x01"
+    out += field_varint(b"\x28", answer.compact_revision)
+    return out + field_bytes(b"\x32", answer.reason.encode()) if answer.reason else out

@@ -18,6 +18,7 @@ from raft.core.types import HardState, Snapshot
 from raft.log import LoadedLog, LogWrite
 from raft.slow_log import SlowLog
 from tests.check.build import get, kv, put
+from tests.check.faulty import FAULTS, ROOT, Fault
 from tests.cluster.harness import kvorum
 from tests.ports import free_port
 from tests.snapshot.etcd import etcd
@@ -79,6 +80,31 @@ def test_no_store_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     err = capsys.readouterr().err
     assert len(err.splitlines()) == 1
     assert "no answer from http://127.0.0.1:" in err
+
+
+def test_a_member_that_does_not_start_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(FAULTS_VARIABLE, "1")  # the command sets it; this takes it back
+
+    class Broken:
+        async def ready(self) -> None:
+            raise UserError("m1 did not start: no reason")
+
+        def reap(self) -> None: ...
+
+    async def start(cluster: Cluster, member: Member) -> tuple[Cluster, Broken]:
+        return cluster, Broken()
+
+    monkeypatch.setattr("kvorum.check.start_member", start)
+    assert cli.main(["check", "run", "--out", str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err == "kvorum: m1 did not start: no reason\n"
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_of_the_faulty_members_can_be_put_in(fault: Fault) -> None:
+    """Sources move on; a fault that no longer fits would prove nothing."""
+    assert (ROOT / fault.file).read_text().count(fault.find) == 1
 
 
 @pytest.mark.process

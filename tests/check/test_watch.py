@@ -269,6 +269,20 @@ def test_a_lost_answer_is_found_in_the_watch() -> None:
     rejected(lost, Guarantee.RELIABLE, "a = y at revision 3", writes=writes)
 
 
+def test_a_lost_deletion_is_told_from_others_by_its_event() -> None:
+    """Two writes of unknown outcome could have made revision 3; the event says which one did."""
+    b = kv("b", "b", 2)
+    writes = (
+        op(1, 2, Txn((), (Put(b"a", b"x"), Put(b"b", b"b"))), op_result(2), 2),
+        op(3, None, Delete(b"a")),
+        op(3, None, Delete(b"b")),
+        put(5, 6, "c", "c", 4),
+    )
+    follower = watch((created(1), batch(E2, event(b)), batch(deletion("b", 3)), batch(event(C))))
+    accepted(follower, writes=writes)
+    accepted(follower, writes=(*writes, get(7, 8, "a", X, 4)))
+
+
 def test_a_lost_answer_at_the_very_end_may_be_delivered() -> None:
     accepted(watch((created(1), batch(E2), batch(bare(E3)))), writes=(WRITES[0], put(3, None, "a", "y")))
 

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from store.listener import HttpApplication, Limits, Server
+from store.listener import HttpApplication, Limits, Server, ServerTls
 
 SERVICE = "test.Echo"
 MAX_BYTES = 20 * 1024 * 1024
@@ -26,6 +26,8 @@ class Echo:
     done: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     metadata: list[tuple[str, str | bytes]] = field(default_factory=list)
     remaining_s: float | None = None
+    met: int = 0
+    all_met: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def unary(self, request: bytes, context: Any) -> bytes:
         """Echo; or do as the request says."""
@@ -46,6 +48,8 @@ class Echo:
             context.set_details("set, not raised")
         elif verb == b"wait":
             await self._wait()
+        elif verb == b"meet":
+            await self._meet(int(rest))
         elif verb == b"size":
             return bytes(int(rest))
         elif verb == b"peer":
@@ -62,6 +66,13 @@ class Echo:
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
+
+    async def _meet(self, count: int) -> None:
+        """Return once so many calls wait here together."""
+        self.met += 1
+        if self.met == count:
+            self.all_met.set()
+        await self.all_met.wait()
 
     async def server_stream(self, request: bytes, context: Any) -> None:
         """``count size``: so many answers of that size; count -1 never ends."""
@@ -89,11 +100,15 @@ class Echo:
         return b"%d %d" % (count, size)
 
     async def bidi(self, requests: AsyncIterator[bytes], context: Any) -> None:
-        """Echo each message; ``after <n>`` half-closes nothing: n more answers follow the last request."""
+        """Echo each message; ``after <n>`` half-closes nothing: n more answers follow the last request;
+        ``abort <code> <text>`` ends the call whatever the client still sends."""
         more = 0
         async for request in requests:
             if request == b"wait":
                 await self._wait()
+            if request.startswith(b"abort "):
+                code, _, text = request[6:].partition(b" ")
+                await context.abort(_code(int(code)), text.decode(), (("why", "told"),))
             if request.startswith(b"after "):
                 more = int(request[6:])
             await context.write(request)
@@ -122,13 +137,16 @@ def _code(number: int) -> grpc.StatusCode:
 
 @contextlib.asynccontextmanager
 async def ours(
-    echo: Echo, limits: Limits | None = None, http: HttpApplication | None = None
+    echo: Echo,
+    limits: Limits | None = None,
+    http: HttpApplication | None = None,
+    tls: ServerTls | None = None,
 ) -> AsyncIterator[tuple[Server, int]]:
     """The listener with the service, on a port."""
     limits = limits or Limits(max_receive_message_bytes=MAX_BYTES)
     server = Server(limits, http) if http else Server(limits)
     server.add_registered_method_handlers(SERVICE, echo.handlers())
-    port = await server.listen("127.0.0.1", 0)
+    port = await server.listen("127.0.0.1", 0, tls)
     try:
         yield server, port
     finally:

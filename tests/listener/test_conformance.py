@@ -1,51 +1,20 @@
-"""One suite over both servers: what holds with grpc.aio.server holds with the listener."""
+"""One suite over both servers: what holds with grpc.aio.server holds with the listener, plain and with TLS."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
 
-from tests.listener.echo import CHANNEL_OPTIONS, SERVICE, Echo, channel, ours, reference
+from tests.listener.bench import Bench
+from tests.listener.echo import SERVICE
 
 ERROR_CODES = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
-
-
-@dataclass
-class Bench:
-    echo: Echo
-    port: int
-    name: str
-    client: Any
-
-    def unary(self, method: str = "Unary") -> Any:
-        return self.client.unary_unary(f"/{SERVICE}/{method}")
-
-    def bidi(self, method: str = "Bidi") -> Any:
-        return self.client.stream_stream(f"/{SERVICE}/{method}")
-
-    def server_stream(self, method: str = "ServerStream") -> Any:
-        return self.client.unary_stream(f"/{SERVICE}/{method}")
-
-    def client_stream(self) -> Any:
-        return self.client.stream_unary(f"/{SERVICE}/ClientStream")
-
-
-@pytest.fixture(params=["listener", "grpc.aio"])
-async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
-    echo = Echo()
-    if request.param == "listener":
-        async with ours(echo) as (_, port), channel(port) as client:
-            yield Bench(echo, port, request.param, client)
-    else:
-        async with reference(echo) as port, channel(port) as client:
-            yield Bench(echo, port, request.param, client)
 
 
 async def test_unary(bench: Bench) -> None:
@@ -186,7 +155,7 @@ async def test_a_cancelled_stream_cancels_its_handler(bench: Bench) -> None:
 
 
 async def test_a_lost_connection_cancels_its_handlers(bench: Bench) -> None:
-    other = channel(bench.port)
+    other = bench.connect()
     call = other.unary_unary(f"/{SERVICE}/Unary")(b"wait")
     waiting = asyncio.ensure_future(_settled(call))
     await bench.echo.started.wait()
@@ -208,8 +177,7 @@ async def test_too_large_requests_are_exhausted(bench: Bench) -> None:
 
 @pytest.mark.parametrize("encoding", [grpc.Compression.Gzip, grpc.Compression.NoCompression])
 async def test_compressed_requests_are_accepted(bench: Bench, encoding: grpc.Compression) -> None:
-    client: Any = grpc.aio.insecure_channel(f"127.0.0.1:{bench.port}", compression=encoding)
-    async with client:
+    async with bench.connect(compression=encoding) as client:
         request = b"compress me " * 1000
         assert await client.unary_unary(f"/{SERVICE}/Unary")(request) == request
 
@@ -246,7 +214,7 @@ async def test_16_mb_streamed_both_ways(bench: Bench) -> None:
 
 
 async def test_200_connections(bench: Bench) -> None:
-    clients = [channel(bench.port) for _ in range(200)]
+    clients = [bench.connect() for _ in range(200)]
     try:
         answers = await asyncio.gather(*(c.unary_unary(f"/{SERVICE}/Unary")(b"hello") for c in clients))
         assert set(answers) == {b"hello"}
@@ -254,22 +222,16 @@ async def test_200_connections(bench: Bench) -> None:
         await asyncio.gather(*(client.close() for client in clients))
 
 
-async def test_the_blocking_client(bench: Bench) -> None:
-    """grpcio's synchronous stubs, each kind of call, in a thread."""
-
-    def use() -> None:
-        client: Any = grpc.insecure_channel(f"127.0.0.1:{bench.port}", options=CHANNEL_OPTIONS)
-        with client:
-            assert client.unary_unary(f"/{SERVICE}/Unary")(b"hello", timeout=5) == b"hello"
-            assert len(list(client.unary_stream(f"/{SERVICE}/ServerStream")(b"10 5", timeout=5))) == 10
-            assert client.stream_unary(f"/{SERVICE}/ClientStream")(iter([b"ab", b"c"]), timeout=5) == b"2 3"
-            assert list(client.stream_stream(f"/{SERVICE}/Bidi")(_three(), timeout=5)) == [b"0", b"1", b"2"]
-            with pytest.raises(grpc.RpcError) as caught:
-                client.unary_unary(f"/{SERVICE}/Unary")(b"abort 9 no", timeout=5)
-            assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-
-    await asyncio.to_thread(use)
-
-
-def _three() -> Iterator[bytes]:
-    yield from (b"0", b"1", b"2")
+async def test_the_server_ends_a_stream_while_the_client_sends(bench: Bench) -> None:
+    for code in ERROR_CODES:
+        call = bench.bidi()()
+        await call.write(b"first")
+        assert await call.read() == b"first"
+        await call.write(b"abort %d enough" % code.value[0])
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        assert (caught.value.code(), caught.value.details()) == (code, "enough")
+        assert ("why", "told") in list[object](caught.value.trailing_metadata() or ())
+        with pytest.raises((grpc.aio.AioRpcError, asyncio.InvalidStateError)):
+            await call.write(b"more")
+    assert await bench.unary()(b"still there") == b"still there"

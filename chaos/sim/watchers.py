@@ -43,6 +43,8 @@ class Watcher:
         start = self._next
         if rng.random() < 0.15:
             start = rng.randint(1, max(1, self.seen + 2))
+        elif rng.random() < 0.15:
+            start = world.compacted_to
         key, end = (b"k", b"l") if rng.random() < 0.7 else (b"k%d" % rng.randrange(world.options.keys), b"")
         return h.WatchRequest(
             world.watch_number(),

@@ -54,6 +54,8 @@ class World:
         self.operations: list[h.Operation] = []
         self.watches: list[h.Watch] = []
         self.failure: BaseException | None = None
+        self.compacted_to = 0
+        """The newest revision that a client compacted to."""
         self._told_to_take_over = (0, 0)
         self._joint_entered_by = 0
         self._lease_ends: dict[int, int] = {}
@@ -278,6 +280,8 @@ class World:
         if operation.outcome is h.Outcome.UNKNOWN:
             self.trace.situation("outcome unknown to a client")
         request = operation.request
+        if isinstance(request, h.Compact) and operation.outcome is h.Outcome.OK:
+            self.compacted_to = max(self.compacted_to, request.revision)
         if isinstance(request, h.Grant) and request.ttl_s < FOREVER_S:
             shortest_s = request.ttl_s / (1 + self.options.drift)
             self._lease_ends[request.lease] = operation.call + int(shortest_s * NANOSECONDS)

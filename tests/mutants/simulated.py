@@ -41,7 +41,6 @@ SHARED: Final = (
     "M4: the commit index follows the leader beyond the last new entry",
     "M8: reads before an entry of the own term is committed",
     "M10: reads are confirmed by any echo",
-    "M16: a learner stands for election",
     "M45: logs are compared by length before term",
     "a quorum is half",
     "M2: messages leave before the log is synced",
@@ -83,11 +82,6 @@ OWN: Final = (
         "the vote is forgotten at a restart", "raft/driver.py",
         "._replace(commit=max(loaded.hard_state.commit, applied))",
         "._replace(vote=0, commit=max(loaded.hard_state.commit, applied))", (),
-    ),
-    Mutant(
-        "a new image is announced with the present configuration", "store/application.py",
-        "return Snapshot(index, term, await self._images.conf_state(image)), image",
-        "return Snapshot(index, term, self.conf_state), image", (),
     ),
     Mutant(
         "M35: the applied index is written in another transaction", "store/machine.py",
@@ -136,7 +130,7 @@ OWN: Final = (
     Mutant(
         "a read does not wait for the read round", "store/api/kv.py",
         "        check_range(request)\n        if not request.serializable:\n"
-        "            await self._api.replica.read_barrier()\n        result",
+        "            await self._api.read_barrier()\n        result",
         "        check_range(request)\n        result", (),
     ),
     Mutant(

@@ -48,6 +48,7 @@ class Nemesis:
             "joint-change": self._joint_change,
             "transfer": self._transfer,
             "campaign": self._campaign,
+            "depose": self._depose,
         }
 
     def do(self, fault: Fault) -> None:
@@ -153,6 +154,29 @@ class Nemesis:
         seconds = (0.3 + 4 * fault.size) * self._world.options.election_s
         self._world.later(seconds, lambda: self._heal(links))
         return f"{kind}, {left} from {right} for {seconds:.2f} s"
+
+    def _depose(self, fault: Fault) -> str:
+        """A leader alone collects entries that nobody else has; as it comes back, its successor crashes. Whoever
+        compares logs wrongly then elects the longer one."""
+        world, leader = self._world, self._leader()
+        if leader is None or len(world.members) < 3:
+            return ""
+        old = leader.member.id
+        others = [member.id for member in self._members() if member.id != old]
+        links = [link for other in others for link in ((old, other), (other, old))]
+        for link in links:
+            world.network.block(*link)
+        world.burst(old, 2 + int(6 * fault.size))
+        seconds = (2.0 + 2.0 * fault.other) * world.options.election_s
+
+        def back() -> None:
+            successor = self._leader()
+            self._heal(links)
+            if self.active and successor is not None and successor.member.id != old:
+                world.crash(successor.member, power_loss=False)
+
+        world.later(seconds, back)
+        return f"m{old} for {seconds:.2f} s"
 
     def _heal(self, links: Sequence[tuple[int, int]]) -> None:
         if self.active:

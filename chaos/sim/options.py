@@ -68,6 +68,8 @@ class Options:
     joint_change_per_s: float = 0.0
     transfer_per_s: float = 0.0
     campaign_per_s: float = 0.0
+    depose_per_s: float = 0.0
+    """Leaders that are cut off while clients write to them, and come back as their successor crashes."""
 
     # limits
     election_ticks: int = 5
@@ -135,6 +137,7 @@ def draw(seed: int) -> Options:
         joint_change_per_s=maybe(0.3, 1.5, calm=0.7),
         transfer_per_s=maybe(0.2, 1.0),
         campaign_per_s=maybe(0.1, 0.5),
+        depose_per_s=maybe(0.2, 0.6),
         election_ticks=rng.choice((3, 4, 5)),
         pre_vote=rng.random() < 0.8,
         snapshot_count=rng.choice((5, 5, 20, 1000)),

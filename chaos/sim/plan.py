@@ -40,6 +40,7 @@ RATES: Final = {
     "joint-change": "joint_change_per_s",
     "transfer": "transfer_per_s",
     "campaign": "campaign_per_s",
+    "depose": "depose_per_s",
 }
 """Kind of fault to the option that says how often it happens."""
 

@@ -60,6 +60,8 @@ class World:
         self._joint_entered_by = 0
         self._lease_ends: dict[int, int] = {}
         self._client_rng = self.stream("client delay")
+        self._clients = count(1)
+        self._bursts: list[asyncio.Task[h.Operation]] = []
         self._values = count(1)
         self._leases = count(1)
         self._watches = count(1)
@@ -81,7 +83,7 @@ class World:
             self._add(number, first=True)
         for fault in self.plan:
             self.later(fault.at, partial(self.nemesis.do, fault))
-        numbers = count(1)
+        numbers = self._clients
         clients = [Client(self, self.stream("client", n), numbers) for n in range(self.options.clients)]
         watchers = [Watcher(self, self.stream("watcher", n), next(numbers)) for n in range(self.options.watchers)]
 
@@ -98,6 +100,9 @@ class World:
             await Settlement(self).run(last, end_traffic)
             for task in running:
                 task.cancel()
+        for burst in self._bursts:
+            burst.cancel()
+        await asyncio.gather(*self._bursts, return_exceptions=True)
         if self.truth.revoked & self._lease_ends.keys():
             self.trace.situation("lease expired")
         operations = with_expiries(self.operations, self._lease_ends, self.truth)
@@ -255,6 +260,13 @@ class World:
             self._told_to_take_over = (message.to, message.term)
 
     # -- clients ------------------------------------------------------------------------------------------
+
+    def burst(self, number: int, writes: int) -> None:
+        """So many clients write to one member at once."""
+        for _ in range(writes):
+            client = Client(self, self._client_rng, self._clients)
+            put = h.Put(b"k%d" % self._client_rng.randrange(self.options.keys), self.unique_value())
+            self._bursts.append(self.loop.create_task(client.perform(put, number)))
 
     def any_member(self, rng: random.Random) -> int:
         return rng.choice([member.id for member in self.members.values() if not member.removed])

@@ -104,7 +104,7 @@ def _cuts(records: Sequence[Record], end: float) -> list[list[Any]]:
     """Partitions as [from, to, text]: until their links were healed."""
     cuts: list[list[Any]] = []
     for record in records:
-        if record.kind == "fault" and record.text.startswith("partition"):
+        if record.kind == "fault" and record.text.startswith(("partition", "depose")):
             seconds = re.search(r"for ([\d.]+) s", record.text)
             length = float(seconds.group(1)) if seconds else 0.0
             cuts.append([round(record.at, 4), round(min(end, record.at + length), 4), record.text])

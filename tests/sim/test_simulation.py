@@ -129,7 +129,7 @@ def test_what_was_never_reached_is_named() -> None:
 
 
 def test_the_timeline_is_one_page_without_anything_from_outside() -> None:
-    report, world = play_world(2631)
+    report, world = play_world(2077)
     page = html(world, report)
     assert "__DATA__" not in page
     assert "partition" in page

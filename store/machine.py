@@ -405,13 +405,14 @@ class Machine:
             self.state = state
             self._applier = Applier(state, self)
             self.flushed_index = state.applied_index
+            # At once: a watcher that comes while we wait below must not be served from before the replacement.
+            self.hub.resync(delivered)
+            self.compactor.wake()
+            if self._lease_listener is not None:
+                self._lease_listener.replaced()
         self._has_room.set()
         await self.checkpoint()
         self.durable_index = state.applied_index
-        self.hub.resync(delivered)
-        self.compactor.wake()
-        if self._lease_listener is not None:
-            self._lease_listener.replaced()
 
 
 def _read_rows(db: sqlite3.Connection, first: int, last: int, limit_bytes: int) -> tuple[list[Row], int]:

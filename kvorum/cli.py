@@ -228,6 +228,12 @@ def _member(args: argparse.Namespace) -> int:
     return member.run(args.arguments)
 
 
+def _sim(args: argparse.Namespace) -> int:
+    from kvorum import sim
+
+    return sim.run(args)
+
+
 def _apiserver(args: argparse.Namespace) -> int:
     from kvorum import apiserver
 
@@ -303,6 +309,18 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
         snapshots.add_commands(
             snapshot.add_subparsers(metavar="ACTION", required=True, parser_class=_Parser), _add
         )
+
+    sim = _add(
+        commands,
+        "sim",
+        "whole clusters in simulation: every run from one seed, every fault, every invariant",
+        "kvorum sim --seeds 1..500 --jobs 2\n  kvorum sim --replay 42 --trace timeline.html",
+        _sim,
+    )
+    if command in (None, "sim"):
+        from kvorum import sim as simulation
+
+        simulation.add_arguments(sim)
 
     check = _add(
         commands,

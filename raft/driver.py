@@ -671,6 +671,9 @@ class RaftDriver:
         self._conf_state = self._node.apply_conf_change(change)
         outcome = self._application.apply_conf_change(entry, self._conf_state, payload)
         self._waiters.resolve(request_id, outcome)
+        if self._group is not None:
+            # A power loss must not bring back the configuration before: who it needs may be gone for good by then.
+            self._group.create_task(self._application.make_durable(), name="save-config")
 
     # snapshots and truncation
 

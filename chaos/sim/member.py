@@ -134,6 +134,7 @@ class Process:
         self.state_port = Port(rng, lambda: options.state_sync_s * rng.random() * 2)
         self.serving = False
         self.task: asyncio.Task[None] | None = None
+        self._images_received = 0
         self._turns = -1
         self._applied = -1
         self._crash_in: int | None = None
@@ -246,7 +247,8 @@ class Process:
 
     async def take_snapshot(self, sender: int, message: Message, data: bytes) -> bool:
         """An image has arrived from ``sender``; whether it was taken."""
-        path = Path(f"incoming-{sender}-{message.index}.snap")
+        self._images_received += 1  # the same image may come twice, from a leader that believes the first one lost
+        path = Path(f"incoming-{sender}-{self._images_received}.snap")
         self.member.state_disk.images[path] = data
         try:
             await self.driver.receive_snapshot(message, path)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kvorum import snapshot
+from kvorum.snapshot import _table
 from store.backend import connect
 from store.bbolt.writer import BoltWriter
 from store.config import MemberConfig
@@ -179,7 +179,7 @@ def test_positions_are_those_of_the_keys() -> None:
 
 def test_the_status_table_puts_a_head_as_etcdutl_does_when_it_cannot_be_in_the_middle() -> None:
     """A hash of seven digits, as one in sixteen has: recorded from etcdutl 3.5.1."""
-    assert snapshot._table(("71cf5b8", "37", "383", "1.2 MB")).splitlines() == [
+    assert _table(("71cf5b8", "37", "383", "1.2 MB")).splitlines() == [
         "+---------+----------+------------+------------+",
         "|  HASH   | REVISION | TOTAL KEYS | TOTAL SIZE |",
         "+---------+----------+------------+------------+",

@@ -66,6 +66,14 @@ class Truth:
             self._encoded[revision] = encoded
         assert self._encoded[revision] == encoded, f"I5: two different revisions {revision}"
 
+    def as_watch(self) -> h.Watch:
+        """Every revision, as somebody would have seen it who watched everything from the beginning."""
+        request = h.WatchRequest(number=0, client=0, time=0, key=b"\0", end=b"\0", start_revision=1)
+        return h.Watch(
+            request,
+            tuple(h.WatchResponse(0, revision, events) for revision, events in sorted(self.events.items())),
+        )
+
     def was_carried_out(self, request: h.Request) -> bool:
         """Whether a request of unknown outcome stands in the log; True where that cannot be told."""
         match request:

@@ -13,7 +13,7 @@ up: $(RUN)              ## start three members and an API server; Ctrl-C stops t
 	@exec $(BIN)/kvorum up $(ARGS)
 
 test: $(RUN)            ## the whole suite (under five minutes on two cores)
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
 lint: $(DEV)            ## ruff, mypy --strict, import rules, generated code
 	$(BIN)/ruff check .

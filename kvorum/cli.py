@@ -80,7 +80,7 @@ def _add(
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=summary,
-        description=f"{summary[0].upper()}{summary[1:]}.",
+        description=f"{summary[0].upper()}{summary[1:]}" + ("" if summary.endswith("?") else "."),
         epilog=f"example:\n  {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from watchcache.codec import Object, Resource
 
-ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
-
 
 @dataclass(frozen=True, slots=True)
 class PrinterColumn:

@@ -53,9 +53,6 @@ class Preconditions:
             )
 
 
-NO_PRECONDITIONS = Preconditions()
-
-
 @dataclass(frozen=True, slots=True)
 class _State:
     """The object an attempt starts from. ``fresh``: read from the store, not guessed from the cache."""

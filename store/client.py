@@ -92,7 +92,6 @@ class _Endpoint:
         # The generated stubs are untyped functions.
         self.kv: Any = rpc_pb2_grpc.KVStub(self.channel)  # type: ignore[no-untyped-call]
         self.lease: Any = rpc_pb2_grpc.LeaseStub(self.channel)  # type: ignore[no-untyped-call]
-        self.cluster: Any = rpc_pb2_grpc.ClusterStub(self.channel)  # type: ignore[no-untyped-call]
         self.maintenance: Any = rpc_pb2_grpc.MaintenanceStub(self.channel)  # type: ignore[no-untyped-call]
 
     async def connect(self, timeout_s: float) -> bool:
@@ -273,10 +272,6 @@ class EtcdClient:
         """The status of the endpoint in use: it is the member's own view, not the cluster's."""
         request = rpc_pb2.StatusRequest()
         return await self._read(lambda e, t: e.maintenance.Status(request, timeout=t), timeout_s)
-
-    async def member_list(self, timeout_s: float = 10.0) -> rpc_pb2.MemberListResponse:
-        request = rpc_pb2.MemberListRequest()
-        return await self._read(lambda e, t: e.cluster.MemberList(request, timeout=t), timeout_s)
 
     async def get(self, key: bytes, timeout_s: float = 10.0) -> kv_pb2.KeyValue | None:
         """The newest version of one key, by a linearizable read."""

@@ -9,7 +9,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from chaos.check import history as h
 from chaos.sim import wire
@@ -19,8 +19,6 @@ from store.errors import EtcdError
 if TYPE_CHECKING:
     from chaos.sim.member import Process
     from chaos.sim.world import World
-
-ANSWER_LOST: Final = "the answer was lost"
 
 
 class Unavailable(Exception):

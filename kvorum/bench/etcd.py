@@ -196,9 +196,6 @@ def plan(args: Namespace) -> dict[str, list[tuple[int, Measure]]]:
     }  # fmt: skip
 
 
-PARTS: Final = ("writes", "reads", "range", "watch", "memory")
-
-
 async def _prepared_reads(system: System, seconds: float) -> Figures:
     connection = await Connection.open(system.ports[0])
     try:

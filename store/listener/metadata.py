@@ -6,7 +6,6 @@ import base64
 import binascii
 from collections.abc import Iterable, Sequence
 from typing import Final
-from urllib.parse import unquote_to_bytes
 
 Headers = Sequence[tuple[bytes, bytes]]
 Metadata = tuple[tuple[str, str | bytes], ...]
@@ -91,7 +90,3 @@ def encode_message(text: str) -> bytes:
     if _PLAIN.issuperset(raw):
         return raw
     return b"".join(bytes((byte,)) if byte in _PLAIN else b"%%%02X" % byte for byte in raw)
-
-
-def decode_message(value: bytes) -> str:
-    return unquote_to_bytes(value).decode("utf-8", "replace")

@@ -91,10 +91,6 @@ class KeyIndex:
 
     # -- ranges -------------------------------------------------------------------------------------------
 
-    def keys_in(self, key: bytes, end: bytes) -> Iterator[bytes]:
-        """Live keys of a range, in order."""
-        return _between(self.keys, key, end)
-
     def count(self, key: bytes, end: bytes) -> int:
         """Number of live keys of a range."""
         if not end:

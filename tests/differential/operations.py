@@ -17,7 +17,6 @@ ENDS: Final = (b"", b"\0", b"b", b"b/", b"b0", b"c/06", b"d", b"a/05", b"\xff")
 LEASES: Final = tuple(range(1, 9))
 LEASE_TTL_S: Final = 100_000
 """Long enough never to end while a comparison runs."""
-MAX_TXN_OPS: Final = 8
 COMPACT_LAG: Final = 40
 
 

@@ -35,7 +35,6 @@ from .network import (
 )
 
 ALL = (1, 2, 3)
-FIVE = (1, 2, 3, 4, 5)
 
 
 @pytest.mark.parametrize(("leaders", "commit"), [((1,), 2), ((1, 2), 4)])

@@ -36,7 +36,6 @@ from raft.core.types import (
     ConfChangeV2,
     Entry,
     EntryType,
-    HardState,
     Message,
     MessageType,
     Ready,
@@ -103,6 +102,8 @@ class DriverConfig:
 class _Proposal(NamedTuple):
     request_id: int
     data: bytes
+    term: int = 0
+    """That of the leader which alone may propose it; 0: anyone may, at any time."""
 
 
 class RaftDriver:
@@ -230,8 +231,12 @@ class RaftDriver:
     def forget_leader_callback(self, callback: Callable[[int, bool], None]) -> None:
         self._leader_callbacks.remove(callback)
 
-    async def propose(self, payload: bytes) -> Any:
+    async def propose(self, payload: bytes, *, as_leader: bool = False) -> Any:
         """Replicate ``payload`` and return what applying it here returned.
+
+        With ``as_leader`` only in the term that this member leads now: it is never forwarded, and raises NotLeader
+        when the leadership is lost before. For what a leader does of its own accord (M21): a leader that was
+        paused or whose disk hung must not make its successor do what it decided long ago.
 
         Raises Overloaded, NoLeader or Refused when nothing was proposed, OutcomeUnknown when it may still be
         applied, and whatever the application refused it with.
@@ -242,9 +247,12 @@ class RaftDriver:
             raise Overloaded("too many committed entries wait to be applied")
         if len(self._proposals) >= PROPOSALS_QUEUED_MAX:
             raise Overloaded("too many proposals wait for a leader")
+        if as_leader and not self._node.is_leader:
+            raise NotLeader("only the leader proposes this")
         request_id = self._ids.next()
         future = self._waiters.register(request_id)
-        self._proposals.append(_Proposal(request_id, request_id.to_bytes(ID_BYTES, "big") + payload))
+        term = self._node.term if as_leader else 0
+        self._proposals.append(_Proposal(request_id, request_id.to_bytes(ID_BYTES, "big") + payload, term))
         self.proposals_total += 1
         self._schedule()
         try:
@@ -297,10 +305,6 @@ class RaftDriver:
         for _ in range(ticks):
             self._node.tick()
         self._schedule()
-
-    def ticks_are_recent(self) -> bool:
-        """False after a pause of the process: side effects of leadership must then be confirmed first (M21)."""
-        return self._loop.time() - self._next_tick < 3 * self.config.tick_s
 
     def statistics(self) -> Mapping[str, float]:
         return {
@@ -417,7 +421,9 @@ class RaftDriver:
             size = 0
             while proposals and size < PROPOSE_BATCH_BYTES:
                 proposal = proposals.popleft()
-                if proposal.request_id == FORWARDED or proposal.request_id in self._waiters:  # else it gave up
+                if proposal.term not in (0, self._node.term):
+                    self._waiters.resolve(proposal.request_id, NotLeader("the leadership was lost before"))
+                elif proposal.request_id == FORWARDED or proposal.request_id in self._waiters:  # else it gave up
                     batch.append(proposal)
                     size += len(proposal.data)
             if not batch:
@@ -536,11 +542,8 @@ class RaftDriver:
             self._append_wake.clear()
             while self._append_queue:
                 batch = self._take_append_batch()
-                writes = [_log_write(message) for message in batch]
-                if any(write.entries or write.snapshot for write in writes) or any(
-                    write.hard_state is not None and _votes_changed(self.hard_state, write.hard_state)
-                    for write in writes
-                ):
+                writes = [LogWrite.of(message) for message in batch]
+                if any(write.must_sync(self.hard_state) for write in writes):
                     self._writing_since = self._loop.time()
                     await self._log.write(writes)
                     self._writing_since = None
@@ -740,16 +743,3 @@ class RaftDriver:
 
 def _request_id(data: bytes) -> int:
     return int.from_bytes(data[:ID_BYTES], "big")
-
-
-def _log_write(message: Message) -> LogWrite:
-    hard_state = None
-    if message.term or message.vote or message.commit:
-        hard_state = HardState(message.term, message.vote, message.commit)
-    snapshot = message.snapshot
-    return LogWrite(message.entries, hard_state, snapshot._replace(data=b"") if snapshot else None)
-
-
-def _votes_changed(old: HardState, new: HardState) -> bool:
-    """A commit index alone need not be synced: it is found again from the leader (contract §16)."""
-    return (old.term, old.vote) != (new.term, new.vote)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from raft.core.types import Entry, HardState, Snapshot
+from raft.core.types import Entry, HardState, Message, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,22 @@ class LogWrite(NamedTuple):
     entries: Sequence[Entry] = ()
     hard_state: HardState | None = None
     snapshot: Snapshot | None = None
+
+    @classmethod
+    def of(cls, message: Message) -> LogWrite:
+        """What the core's message to the append thread asks for."""
+        hard_state = None
+        if message.term or message.vote or message.commit:
+            hard_state = HardState(message.term, message.vote, message.commit)
+        snapshot = message.snapshot
+        return cls(message.entries, hard_state, snapshot._replace(data=b"") if snapshot else None)
+
+    def must_sync(self, stored: HardState) -> bool:
+        """A commit index alone need not be synced: it is found again from the leader (contract §16)."""
+        if self.entries or self.snapshot:
+            return True
+        new = self.hard_state
+        return new is not None and (stored.term, stored.vote) != (new.term, new.vote)
 
 
 class DurableLog(Protocol):

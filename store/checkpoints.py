@@ -28,7 +28,7 @@ class Clocks(Protocol):
 
 
 class Proposer(Protocol):
-    async def propose(self, request: internal_pb2.InternalRequest) -> object: ...
+    async def propose(self, request: internal_pb2.InternalRequest, *, as_leader: bool = False) -> object: ...
 
 
 class LeaseCheckpoints:
@@ -51,7 +51,7 @@ class LeaseCheckpoints:
         for start in range(0, len(due), LEASES_PER_COMMAND):
             part = rpc_pb2.LeaseCheckpointRequest(checkpoints=due[start : start + LEASES_PER_COMMAND])
             try:
-                await self._replica.propose(internal_pb2.InternalRequest(lease_checkpoint=part))
+                await self._replica.propose(internal_pb2.InternalRequest(lease_checkpoint=part), as_leader=True)
             except EtcdError as error:
                 log.warning("lease checkpoints will be repeated: %s", error)
                 return

@@ -197,7 +197,8 @@ class Lessor:
     async def _revoke(self, lease_id: int) -> None:
         request = internal_pb2.InternalRequest(lease_revoke=rpc_pb2.LeaseRevokeRequest(ID=lease_id))
         try:
-            await self._replica.propose(request)
+            # Its end was this leader's: a later one has given the lease its full time again.
+            await self._replica.propose(request, as_leader=True)
             self.revoked_total += 1
         except EtcdError as error:
             if error != LEASE_NOT_FOUND:

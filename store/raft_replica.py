@@ -102,13 +102,13 @@ class RaftReplica:
         else:
             self._leader_known.set()
 
-    async def propose(self, request: internal_pb2.InternalRequest) -> Any:
+    async def propose(self, request: internal_pb2.InternalRequest, *, as_leader: bool = False) -> Any:
         payload = request.SerializeToString()
         if len(payload) + HEADER_BYTES > self._max_request_bytes:
             raise REQUEST_TOO_LARGE.again()
         started = asyncio.get_running_loop().time()
         try:
-            return await self._driver.propose(payload)
+            return await self._driver.propose(payload, as_leader=as_leader)
         except OutcomeUnknown:
             raise self._time_out(started) from None
         except RaftError as error:

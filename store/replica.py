@@ -51,9 +51,10 @@ class Replica(Protocol):
         """The members as this replica knows them, sorted by id."""
         ...
 
-    async def propose(self, request: internal_pb2.InternalRequest) -> Any:
+    async def propose(self, request: internal_pb2.InternalRequest, *, as_leader: bool = False) -> Any:
         """Replicate one command and return what applying it returned here (or raise what it raised).
 
+        With ``as_leader`` only in the term that this member leads now, and never by way of another leader.
         The header's ID is set here. Raises EtcdError: request too large, too many requests, timed out (the
         outcome is then unknown: it may still be applied), stopped.
         """

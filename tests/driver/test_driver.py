@@ -308,6 +308,38 @@ def test_only_the_leader_changes_the_configuration() -> None:
     in_cluster(scenario)
 
 
+def test_m21_what_a_leader_proposes_as_leader_is_never_left_to_its_successor() -> None:
+    """Its disk hangs, so proposals wait; then another leads, and those of clients are forwarded to it."""
+
+    async def scenario(running: VirtualCluster) -> None:
+        old = await running.leader()
+        stall = running.disks[old.config.member_id].stall = asyncio.Event()
+        written = asyncio.ensure_future(old.propose(b"hangs in the log"))
+        await asyncio.sleep(0.01)  # virtual
+        waiting = asyncio.ensure_future(old.propose(b"of a client"))
+        own = asyncio.ensure_future(old.propose(b"revoke", as_leader=True))
+        old.transfer_leader(follower_of(running, old).config.member_id)
+        with pytest.raises(NotLeader):
+            await own
+        stall.set()
+        await asyncio.gather(written, waiting)
+        await running.settle()
+        assert all(b"of a client" in journal.values for journal in running.journals.values())
+        assert all(b"revoke" not in journal.values for journal in running.journals.values())
+
+    in_cluster(scenario)
+
+
+def test_m21_a_follower_proposes_nothing_as_leader() -> None:
+    async def scenario(running: VirtualCluster) -> None:
+        leader = await running.leader()
+        with pytest.raises(NotLeader):
+            await follower_of(running, leader).propose(b"revoke", as_leader=True)
+        assert (await leader.propose(b"revoke", as_leader=True))[1] == b"revoke"
+
+    in_cluster(scenario)
+
+
 def test_leadership_moves_when_asked_and_writes_go_on() -> None:
     async def scenario(running: VirtualCluster) -> None:
         leader = await running.leader()

@@ -215,8 +215,8 @@ MUTANTS: Final = (
         (POWER,),
     ),
     Mutant(
-        "M2: term and vote are not written", "raft/driver.py",
-        "    return (old.term, old.vote) != (new.term, new.vote)\n", "    return False\n", (POWER,),
+        "M2: term and vote are not written", "raft/log.py",
+        "return new is not None and (stored.term, stored.vote) != (new.term, new.vote)", "return False", (POWER,),
     ),
     Mutant(
         "M20: the applied position is believed although the log is shorter", "raft/driver.py",
@@ -227,6 +227,15 @@ MUTANTS: Final = (
         "            self._node.tick()\n            self._reads.tick()\n",
         "            for _ in range(1 + min(50, int(late / tick_s))):\n                self._node.tick()\n"
         "            self._reads.tick()\n", (DRIVER,),
+    ),
+    Mutant(
+        "M21: what a leader proposes as leader is forwarded to its successor", "raft/driver.py",
+        "if proposal.term not in (0, self._node.term):", "if False:", (DRIVER,),
+    ),
+    Mutant(
+        "M21: expired leases are revoked by whoever leads", "store/lessor.py",
+        "await self._replica.propose(request, as_leader=True)\n            self.revoked",
+        "await self._replica.propose(request)\n            self.revoked", ("tests/store/test_lessor.py",),
     ),
     Mutant(
         "M21: a leader whose disk hangs stays", "raft/driver.py",

@@ -57,13 +57,15 @@ class LoopbackReplica:
     def members(self) -> Sequence[MemberInfo]:
         return [MemberInfo(MEMBER_ID, "default", ["http://localhost:2380"], [self._client_url])]
 
-    async def propose(self, request: internal_pb2.InternalRequest) -> Any:
+    async def propose(self, request: internal_pb2.InternalRequest, *, as_leader: bool = False) -> Any:
         self._next_id += 1
         request.header.ID = self._next_id
         if request.ByteSize() > self._max_request_bytes:
             raise REQUEST_TOO_LARGE.again()
         if self.leader_id == 0:
             raise TIMEOUT.again()
+        if as_leader and self.leader_id != MEMBER_ID:
+            raise NO_LEADER.again()
         await self._machine.backpressure()
         result = self._machine.apply(self._machine.applied_index + 1, self.term, request)
         if isinstance(result, EtcdError):

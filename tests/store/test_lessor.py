@@ -133,6 +133,30 @@ async def test_a_demoted_leader_revokes_nothing_more(bench: Bench) -> None:
     assert bench.lessor.take_expired() == []
 
 
+async def test_m21_a_revoke_decided_before_the_leadership_was_lost_is_not_left_to_the_next_leader(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("store.lessor.CHECK_INTERVAL_S", 0.0)
+    bench.lead()
+    bench.grant(1)
+    bench.clock.now += 11
+    propose, decided = bench.replica.propose, asyncio.Event()
+
+    async def late(request: internal_pb2.InternalRequest, *, as_leader: bool = False) -> object:
+        bench.lead(False)  # by the time it comes to proposing
+        decided.set()
+        return await propose(request, as_leader=as_leader)
+
+    monkeypatch.setattr(bench.replica, "propose", late)
+    running = asyncio.create_task(bench.lessor.run())
+    async with asyncio.timeout(5):
+        await decided.wait()
+    await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.wait((running,))
+    assert bench.driver.machine.state.leases.get(1) is not None
+
+
 async def test_a_revoke_that_was_not_applied_is_sent_again_later(bench: Bench) -> None:
     bench.lead()
     bench.grant(1, ttl_s=10)

@@ -186,7 +186,7 @@ class FakeLessor:
     def time_to_live(self, lease_id: int, *, with_keys: bool) -> TimeToLive:
         return TimeToLive(lease_id, int(self.ends[lease_id] - self.clock.now()))
 
-    async def propose(self, request: internal_pb2.InternalRequest) -> None:
+    async def propose(self, request: internal_pb2.InternalRequest, *, as_leader: bool = False) -> None:
         for checkpoint in request.lease_checkpoint.checkpoints:
             lease = self.leases.get(checkpoint.ID)
             assert lease is not None

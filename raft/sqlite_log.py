@@ -9,6 +9,7 @@ returns after the fsync of the WAL.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ from raft.core.types import ConfState, Entry, HardState, Snapshot
 from raft.errors import CodecError, LogError, SyncFailed
 from raft.histogram import DISK_SECONDS, Histogram
 from raft.log import Identity, LoadedLog, LogWrite
+
+log = logging.getLogger(__name__)
 
 FORMAT_VERSION: Final = 1
 SLOW_SYNC_S: Final = 1.0
@@ -124,6 +127,8 @@ class SqliteLog:
             raise self._failed from error
         took = self.last_sync_s = time.perf_counter() - started
         self.sync_seconds.observe(took)
+        if took > SLOW_SYNC_S:
+            log.warning("%s: a sync took %.1f s: the disk is slow", self._path, took)
         self._last_index = last
         self._entries_written += sum(len(write.entries) for write in writes)
         self._sync_s_max = max(self._sync_s_max, took)

@@ -159,3 +159,15 @@ async def test_a_disk_without_room_for_the_write_ahead_file_keeps_what_is_left(
         assert (await log.load()).entries == [entry(2)]
     finally:
         await log.close()
+
+
+async def test_a_sync_that_takes_too_long_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = await new_log(tmp_path)
+    await log.write([LogWrite((entry(2),))])
+    assert "sync" not in caplog.text
+    monkeypatch.setattr("raft.sqlite_log.SLOW_SYNC_S", 0.0)
+    await log.write([LogWrite((entry(3),))])
+    assert "a sync took" in caplog.text
+    await log.close()

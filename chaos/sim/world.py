@@ -103,6 +103,7 @@ class World:
         for burst in self._bursts:
             burst.cancel()
         await asyncio.gather(*self._bursts, return_exceptions=True)
+        self.oracle.checker.check_up_to_date(self.members.values())
         if self.truth.revoked & self._lease_ends.keys():
             self.trace.situation("lease expired")
         operations = with_expiries(self.operations, self._lease_ends, self.truth)

@@ -41,10 +41,10 @@ from store.cluster import (
     member_key,
 )
 from store.config import ConfigError, MemberConfig, dial_address
-from store.listener.tls import client_context
 from store.machine import META, Machine
 from store.replica import MemberInfo
 from store.state import read_applied
+from store.tls import client_context
 
 DESCRIBE_TIMEOUT_S: Final = 1.0
 PEERS_FILE: Final = "peers.json"

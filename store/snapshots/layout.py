@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from store.mvcc.record import SUB_BITS
+from store.mvcc.position import SUB_BITS
 
 KEY: Final = "key"
 META: Final = "meta"
@@ -61,6 +61,17 @@ _TAKEN: Final = (3, 4, 5, 6, 7, 14, 15, 16)
 """Bytes of a stored revision that make its position: the low five of main, the low three of sub."""
 _ZERO: Final = (0, 1, 2, 9, 10, 11, 12, 13)
 _SEPARATOR: Final = 8
+
+
+def revision_keys(places: Sequence[int]) -> list[bytes]:
+    """What bucket ``key`` calls the versions at these positions: ``positions`` backwards, tombstones aside."""
+    packed = struct.pack(f">{len(places)}q", *places)
+    revisions = bytearray(REVISION_BYTES * len(places))
+    revisions[_SEPARATOR::REVISION_BYTES] = b"_" * len(places)
+    for at, to in enumerate(_TAKEN):
+        revisions[to::REVISION_BYTES] = packed[at :: len(_TAKEN)]
+    whole = bytes(revisions)
+    return [whole[start : start + REVISION_BYTES] for start in range(0, len(whole), REVISION_BYTES)]
 
 
 def _pack(revisions: bytes) -> bytes | None:

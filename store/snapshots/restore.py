@@ -24,7 +24,7 @@ from store.bbolt.format import BoltError
 from store.bbolt.reader import BoltFile
 from store.cluster import cluster_id, encode_conf_state, encode_member, member_id, member_key
 from store.config import MemberConfig
-from store.mvcc.record import SUB_BITS, position
+from store.mvcc.position import SUB_BITS, position
 from store.replica import MemberInfo
 from store.snapshots.check import check_checksum, open_snapshot, verify
 from store.snapshots.layout import (

@@ -305,11 +305,13 @@ async def test_the_health_service_knows_the_empty_name_only(api: Api) -> None:
 
 
 async def test_services_that_are_not_offered_are_unimplemented(api: Api) -> None:
-    enable = api.channel.unary_unary("/etcdserverpb.Auth/AuthEnable")
-    assert await refusal(enable(b"")) == (
-        grpc.StatusCode.UNIMPLEMENTED,
-        "unknown method AuthEnable for service etcdserverpb.Auth",
-    )
+    methods = [method.name for method in rpc_pb2.DESCRIPTOR.services_by_name["Auth"].methods]
+    assert len(methods) == 17
+    for name in methods:
+        assert await refusal(api.channel.unary_unary(f"/etcdserverpb.Auth/{name}")(b"")) == (
+            grpc.StatusCode.UNIMPLEMENTED,
+            f"unknown method {name} for service etcdserverpb.Auth",
+        )
 
 
 async def test_a_learner_answers_status_and_local_reads_only(api: Api) -> None:

@@ -14,7 +14,7 @@ from aiohttp import web
 from apiserver_adapter.app import ApiServer
 from apiserver_adapter.compactor import INTERVAL_S
 from store.client import EtcdClient
-from store.listener.tls import NO_TLS, TlsError, TlsFiles
+from store.tls import NO_TLS, TlsError, TlsFiles
 
 from . import loop
 from .backends import RemoteBackend

@@ -206,17 +206,17 @@ def _add_comparison(benchmarks: Any) -> None:
     etcd = _add(
         benchmarks,
         "etcd",
-        "Kvorum and a real etcd in turn: writes, reads, ranges, watches, memory; prints the ratios",
+        "Kvorum and a real etcd in turn: writes, reads, ranges, watches, memory, snapshots; prints the ratios",
         "kvorum bench etcd --parts writes reads --rounds 3",
         _in_loop(_bench_etcd),
     )
-    parts = ("writes", "reads", "range", "watch", "memory")
+    parts = ("writes", "reads", "range", "watch", "memory", "snapshot")
     etcd.add_argument("--parts", nargs="+", choices=parts, default=list(parts), help="what to measure")
     etcd.add_argument("--rounds", type=_count, default=1, help="how often, each time afresh; medians are printed")
     etcd.add_argument("--seconds", type=_seconds, default=5.0, help="how long to measure each load")
     etcd.add_argument("--watchers", type=_count, default=1000, help="watchers on one key")
     etcd.add_argument("--writes", type=_count, default=100, help="writes to the watched key")
-    etcd.add_argument("--keys", type=_count, default=200_000, help="keys for memory and restart")
+    etcd.add_argument("--keys", type=_count, default=200_000, help="keys for memory, restart and snapshot")
     etcd.add_argument(
         "--etcd", metavar="FILE", help="the etcd program (default: beside this Python, or on the PATH)"
     )

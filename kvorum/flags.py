@@ -1,8 +1,8 @@
 """etcd's flags as ``kvorum member`` takes them: which work, which are accepted and ignored, and why.
 
 A script that runs ``etcd …`` runs with ``kvorum member …``: single or double dash, ``=`` or a space, booleans
-with or without a value, and every flag also as ``ETCD_FLAG_NAME`` (the flag wins). What is not in these
-tables is refused.
+with or without a value, and every flag also as ``ETCD_FLAG_NAME`` (the flag wins). What is neither here nor in
+kvorum.etcdflags is refused.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvorum.layout import UserError
+from kvorum import configfile
+from kvorum.etcdflags import BOOLEANS, EXPERIMENTAL, IGNORED, REFUSED, plain_name
+from kvorum.layout import UsageError
 from store.autocompact import HOUR_S, Mode, Retention
-
-
-class UsageError(UserError):
-    """Wrong usage: exit code 2."""
 
 
 def _text(value: str) -> str:
@@ -124,10 +122,6 @@ class Flag:
     def is_boolean(self) -> bool:
         return self.parse is _boolean
 
-    @property
-    def variable(self) -> str:
-        return "ETCD_" + self.name.upper().replace("-", "_")
-
 
 FLAGS: Final[Sequence[Flag]] = (
     Flag("name", _text, "default", "name of this member, as --initial-cluster spells it"),
@@ -154,7 +148,6 @@ FLAGS: Final[Sequence[Flag]] = (
     Flag("auto-compaction-mode", _text, "periodic", "periodic (keep history by age) or revision (by number)"),
     Flag("auto-compaction-retention", _text, "0", "hours or a duration, or revisions, of history to keep; 0: all"),
     Flag("corrupt-check-time", _duration, 0.0, "time between comparisons of the members' data; 0: never"),
-    Flag("experimental-corrupt-check-time", _duration, 0.0, "the same, in etcd 3.5"),
     Flag(
         "experimental-initial-corrupt-check", _boolean, False, "compare this member with the others at its start"
     ),
@@ -183,60 +176,6 @@ FLAGS: Final[Sequence[Flag]] = (
     Flag("log-level", _text, "info", "debug, info, warn, error"),
 )
 
-_DISK: Final = "the state is kept in SQLite, which has no such setting"
-_LOGS: Final = "logs are lines on standard error"
-
-IGNORED: Final[Mapping[str, str]] = {
-    "wal-dir": "the raft log lies in --data-dir",
-    "max-snapshots": "no snapshot files are kept",
-    "max-wals": "the raft log is one file that is truncated",
-    "backend-bbolt-freelist-type": _DISK,
-    "backend-batch-interval": _DISK,
-    "backend-batch-limit": _DISK,
-    "bootstrap-defrag-threshold-megabytes": _DISK,
-    "memory-mlock": "memory is not locked",
-    "logger": _LOGS,
-    "log-outputs": _LOGS,
-    "log-format": _LOGS,
-    "enable-log-rotation": _LOGS,
-    "log-rotation-config-json": _LOGS,
-    "enable-v2": "there is no v2 API",
-    "v2-deprecation": "there is no v2 API",
-    "enable-pprof": "use py-spy on the running process",
-    "metrics": "histograms are always shown",
-    "strict-reconfig-check": "always on",
-    "grpc-keepalive-min-time": "pings of any frequency are tolerated",
-    "socket-reuse-port": "never reused",
-    "socket-reuse-address": "always reused",
-    "raft-read-timeout": "dead peers are found by gRPC pings",
-    "raft-write-timeout": "dead peers are found by gRPC pings",
-    "downgrade-check-time": "there is nothing to downgrade to",
-    "compaction-batch-limit": "compaction deletes 1000 versions at a time",
-    "compaction-sleep-interval": "compaction yields between batches by itself",
-    "unsafe-no-fsync": "the raft log is always synced",
-    "cors": "no cross-origin header is sent",
-    "host-whitelist": "any Host is served",
-    "enable-grpc-gateway": "always on",
-    "experimental-watch-progress-notify-interval": "use --watch-progress-notify-interval",
-    "compact-hash-check-time": "use --corrupt-check-time",
-    "experimental-compact-hash-check-enabled": "use --corrupt-check-time",
-    "experimental-compact-hash-check-time": "use --corrupt-check-time",
-    "experimental-warning-apply-duration": "use --warning-apply-duration",
-    "experimental-warning-unary-request-duration": "use --warning-unary-request-duration",
-    "experimental-compaction-batch-limit": "compaction deletes 1000 versions at a time",
-    "experimental-memory-mlock": "memory is not locked",
-    "experimental-txn-mode-write-with-shared-buffer": _DISK,
-    "experimental-enable-lease-checkpoint-persist": "lease checkpoints are always kept",
-}
-
-_IGNORED_BOOLEANS: Final = frozenset(
-    name
-    for name in IGNORED
-    if name.startswith(("enable-", "experimental-enable", "experimental-initial", "socket-", "unsafe-"))
-    or name in ("memory-mlock", "strict-reconfig-check", "experimental-memory-mlock",
-                "experimental-compact-hash-check-enabled", "experimental-txn-mode-write-with-shared-buffer")
-)  # fmt: skip
-
 _BY_NAME: Final = {flag.name: flag for flag in FLAGS}
 
 
@@ -253,33 +192,65 @@ class Parsed:
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> Parsed:
-    """Read a member's command line. Raises UsageError for an unknown flag or a value that does not fit."""
+    """Read a member's command line, or instead of it the file that it names with --config-file.
+
+    Raises UsageError for an unknown flag or a value that does not fit.
+    """
     environment = os.environ if environment is None else environment
+    settings = _variables(environment)
+    settings.update(_split(arguments))
+    if path := settings.pop("config-file", ""):
+        settings = dict(configfile.read(path))
+        for name in settings:
+            _check_known(name, f"{path}: unknown setting {name}")
+    texts = {plain_name(name): value for name, value in settings.items()}
+    for name, refused in REFUSED.items():
+        if name in texts and texts[name].lower() not in {value.lower() for value in refused.harmless}:
+            raise UsageError(f"--{name} {texts[name]} cannot be had: {refused.reason}")
+    ignored = [name for name in texts if name in IGNORED]
+    texts = {name: value for name, value in texts.items() if name in _BY_NAME}
+    return Parsed(_values(texts), frozenset(texts), ignored)
+
+
+def _variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Settings from ETCD_FLAG_NAME. Those of flags without effect are nobody's concern."""
+    names = [*_BY_NAME, *REFUSED, "config-file"]
+    names += [f"experimental-{name}" for name in EXPERIMENTAL if name in _BY_NAME]
+    return {name: environment[_variable(name)] for name in names if _variable(name) in environment}
+
+
+def _variable(name: str) -> str:
+    return "ETCD_" + name.upper().replace("-", "_")
+
+
+def _split(arguments: Sequence[str]) -> dict[str, str]:
+    """Flags and their values; the last one wins, as in Go."""
     texts: dict[str, str] = {}
-    for flag in FLAGS:
-        if flag.variable in environment:
-            texts[flag.name] = environment[flag.variable]
-    ignored: list[str] = []
     queue = list(arguments)
     while queue:
         argument = queue.pop(0)
         name, equals, value = argument.lstrip("-").partition("=")
         if not argument.startswith("-") or not name:
             raise UsageError(f"{argument!r} is not a flag: kvorum member takes flags only")
-        if name not in _BY_NAME and name not in IGNORED:
-            raise UsageError(f"unknown flag --{name} (see 'kvorum member --help')")
-        boolean = name in _IGNORED_BOOLEANS or (name in _BY_NAME and _BY_NAME[name].is_boolean)
-        if not equals and boolean:
+        _check_known(name, f"unknown flag --{name} (see 'kvorum member --help')")
+        if not equals and _is_boolean(plain_name(name)):
             value = queue.pop(0) if queue and queue[0].lower() in ("true", "false") else "true"
         elif not equals:
             if not queue:
                 raise UsageError(f"--{name} needs a value")
             value = queue.pop(0)
-        if name in IGNORED:
-            ignored.append(name)
-        else:
-            texts[name] = value
-    return Parsed(_values(texts), frozenset(texts), ignored)
+        texts[name] = value
+    return texts
+
+
+def _check_known(name: str, problem: str) -> None:
+    plain = plain_name(name)
+    if plain not in _BY_NAME and plain not in IGNORED and plain not in REFUSED and plain != "config-file":
+        raise UsageError(problem)
+
+
+def _is_boolean(plain: str) -> bool:
+    return plain in BOOLEANS or (plain in _BY_NAME and _BY_NAME[plain].is_boolean)
 
 
 def _values(texts: Mapping[str, str]) -> dict[str, Any]:
@@ -309,7 +280,15 @@ def help_text() -> str:
         default = ",".join(flag.default) if isinstance(flag.default, tuple | dict) else str(flag.default).lower()
         shown = f" [{default}]" if default else ""
         lines.append(f"  --{flag.name:<32} {flag.help}{shown}")
+    lines += [
+        f"  --{'config-file':<32} YAML file of these names; no other flag and no variable counts then",
+        f"  --{'version':<32} print the version and end",
+    ]
     lines += ["", "accepted, without effect:"]
-    lines += [f"  --{name:<48} {reason}" for name, reason in sorted(IGNORED.items())]
+    lines += [f"  --{name:<40} {reason}" for name, reason in sorted(IGNORED.items())]
+    lines += ["", "accepted only where they change nothing:"]
+    lines += [f"  --{name:<40} {refused.reason}" for name, refused in sorted(REFUSED.items())]
+    lines += ["", "also accepted with 'experimental-' before the name, as in etcd 3.5:"]
+    lines += [f"  --experimental-{name}" for name in sorted(EXPERIMENTAL)]
     lines += ["", "example:", "  kvorum member --name n1 --data-dir n1.data"]
     return "\n".join(lines)

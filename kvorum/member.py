@@ -8,13 +8,15 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 from kvorum import loop
-from kvorum.flags import Parsed, UsageError, help_text, parse, retention
-from kvorum.layout import FAULTS_VARIABLE, UserError
+from kvorum.flags import Parsed, help_text, parse, retention
+from kvorum.layout import FAULTS_VARIABLE, UsageError, UserError
 from raft.errors import FatalError
 from store import member
+from store.api.context import VERSION
 from store.bootstrap import DataDirError
 from store.config import ConfigError, MemberConfig, UpkeepOptions, parse_initial_cluster
 from store.listener import TlsError, TlsFiles
@@ -26,6 +28,9 @@ def run(arguments: Sequence[str]) -> int:
     """Run until SIGTERM or SIGINT. 0 after a clean stop, 1 when it could not run, 2 for wrong usage."""
     if any(argument in ("-h", "-help", "--help") for argument in arguments):
         print(help_text())
+        return 0
+    if any(argument in ("-version", "--version") for argument in arguments):
+        print(f"etcd Version: {VERSION} (as answered to clients)\nkvorum Version: {version('kvorum')}")
         return 0
     try:
         parsed = parse(arguments)
@@ -120,7 +125,7 @@ def _upkeep(parsed: Parsed) -> UpkeepOptions:
         retention=retention(parsed["auto-compaction-mode"], parsed["auto-compaction-retention"]),
         lease_checkpoints=gates.get("LeaseCheckpoint", parsed["experimental-enable-lease-checkpoint"]),
         initial_corrupt_check=gates.get("InitialCorruptCheck", parsed["experimental-initial-corrupt-check"]),
-        corrupt_check_s=parsed["corrupt-check-time"] or parsed["experimental-corrupt-check-time"],
+        corrupt_check_s=parsed["corrupt-check-time"],
     )
 
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from kvorum.certificates import Certificates
 from kvorum.layout import FILE_NAME, Cluster, Member, Process, UserError, load, locked, start_time
 from kvorum.loop import READY_FD_VARIABLE
-from store.listener.tls import NO_TLS, TlsFiles
+from store.tls import NO_TLS, TlsFiles
 
 STOP_TIMEOUT_S: Final = 5.0
 POLL_S: Final = 0.02

@@ -11,7 +11,7 @@ from typing import Final
 from kvorum.layout import Member, Process, directory_of, load
 from kvorum.processes import client_files
 from store.client import ClientError, EtcdClient
-from store.listener.tls import NO_TLS, TlsFiles
+from store.tls import NO_TLS, TlsFiles
 
 TIMEOUT_S: Final = 2.0
 

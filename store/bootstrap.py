@@ -42,10 +42,10 @@ from store.cluster import (
 )
 from store.config import ConfigError, MemberConfig, dial_address
 from store.images import CONF_STATE_KEY
-from store.listener.tls import client_context
 from store.machine import META, Machine
 from store.replica import MemberInfo
 from store.state import read_applied
+from store.tls import client_context
 
 DESCRIBE_TIMEOUT_S: Final = 1.0
 PEERS_FILE: Final = "peers.json"

@@ -20,7 +20,7 @@ import grpc.aio
 
 from store.etcdpb import kv_pb2, rpc_pb2, rpc_pb2_grpc
 from store.h2stream import GrpcStream, StreamEnded
-from store.listener.tls import NO_TLS, TlsFiles, client_context
+from store.tls import NO_TLS, TlsFiles, client_context
 
 _Response = TypeVar("_Response")
 

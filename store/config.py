@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from store.autocompact import Retention
-from store.listener.tls import NO_TLS, TlsFiles
+from store.tls import NO_TLS, TlsFiles
 
 DEFAULT_QUOTA_BYTES: Final = 2 << 30
 

@@ -23,8 +23,9 @@ from store.etcdpb import internal_pb2, rpc_pb2
 from store.leases import Lease
 from store.mvcc import hashkv
 from store.mvcc.compactor import Compactor, Readers
+from store.mvcc.position import SUB_BITS, last_position, position
 from store.mvcc.ranges import RangeResult, Selection, check_revision, select
-from store.mvcc.record import SUB_BITS, Event, Version, last_position, position, stored_version, tombstone
+from store.mvcc.record import Event, Version, stored_version, tombstone
 from store.mvcc.txn import TxnResult, WriteTxn, plan
 from store.state import CONSISTENT_INDEX, LEASE, META, TERM, State
 from store.watch.hub import BATCH_BYTES, HistoryBatch, WatchHub

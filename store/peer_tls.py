@@ -8,7 +8,7 @@ from typing import Final
 
 from raft.transport import Listening, TcpTransport
 from store.listener.accept import tls_server
-from store.listener.tls import ServerTls, TlsFiles, client_context
+from store.tls import ServerTls, TlsFiles, client_context
 
 HANDSHAKE_TIMEOUT_S: Final = 5.0
 

@@ -17,7 +17,8 @@ from store import backend
 from store.etcdpb import lease_pb2, rpc_pb2
 from store.leases import Lease, LeaseBook
 from store.mvcc.index import KeyIndex
-from store.mvcc.record import SUB_BITS, Version, position, stored_version
+from store.mvcc.position import SUB_BITS, position
+from store.mvcc.record import Version, stored_version
 from store.wire import key_of
 
 META: Final = "meta"

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from kvorum.bench.backup import save_and_restore
 from kvorum.bench.load import KV, Connection, LoadError, drive
 from kvorum.bench.systems import ETCD, KVORUM, System, find_etcd, running
 from kvorum.layout import UserError
@@ -178,6 +179,18 @@ async def footprint(system: System, keys: int) -> Figures:
     return figures
 
 
+async def snapshot(system: System, keys: int) -> Figures:
+    """Saving many keys and restoring them, with the tools that come with each system."""
+    connection = await Connection.open(system.ports[0])
+    try:
+        await _fill(connection, b"s", keys, VALUE, _BATCH_OPS)
+    finally:
+        connection.close()
+    save_s, restore_s = await save_and_restore(system)
+    name = f"snapshot of {keys} keys"
+    return {(f"{name}, save", "s"): save_s, (f"{name}, restore", "s"): restore_s}
+
+
 # -- the run ----------------------------------------------------------------------------------------------
 
 Measure = Callable[[System], Awaitable[Figures]]
@@ -193,6 +206,7 @@ def plan(args: Namespace) -> dict[str, list[tuple[int, Measure]]]:
         "range": [(1, large_range)],
         "watch": [(3, lambda system: fan_out(system, args.watchers, args.writes))],
         "memory": [(1, lambda system: footprint(system, args.keys))],
+        "snapshot": [(1, lambda system: snapshot(system, args.keys))],
     }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -26,6 +26,7 @@ from store.api.maintenance import MaintenanceServicer
 from store.api.reflection import reflection_handlers
 from store.api.watch import WatchServicer
 from store.errors import (
+    INVALID_CLIENT_API_VERSION,
     NOT_SUPPORTED_FOR_LEARNER,
     Code,
     EtcdError,
@@ -97,6 +98,19 @@ def register(server: grpc.aio.Server, api: ApiContext) -> None:
     """Add every etcd v3 service to ``server``."""
     for name, handlers in service_handlers(api).items():
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
+
+
+def check_client_version(metadata: Iterable[tuple[str, str | bytes]] | None) -> None:
+    """Raise INVALID_CLIENT_API_VERSION for a ``client-api-version`` that is no UTF-8 (etcd 3.6).
+
+    The listener gives every byte of a header as the character of the same number.
+    """
+    for key, value in metadata or ():
+        if key == "client-api-version":
+            try:
+                (value.encode("latin-1") if isinstance(value, str) else value).decode()
+            except UnicodeError:
+                raise INVALID_CLIENT_API_VERSION.again() from None
 
 
 def _missing(method: MethodDescriptor) -> Handler:
@@ -180,7 +194,9 @@ class Guard:
         """Raise when this member may not answer now; whether the call wants a leader throughout."""
         if self._api.replica.is_learner and (name not in _ON_LEARNERS or (name == "Range" and not serializable)):
             raise NOT_SUPPORTED_FOR_LEARNER.again()
-        wants_leader = requires_leader(context.invocation_metadata())
+        metadata = context.invocation_metadata()
+        check_client_version(metadata)
+        wants_leader = requires_leader(metadata)
         if wants_leader:
             self._leader.check()
         return wants_leader

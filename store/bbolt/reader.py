@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from store.bbolt.format import (
     BRANCH,
@@ -38,9 +38,23 @@ from store.bbolt.format import (
 DEPTH_MAX: Final = 64
 """No tree of 2^64 pages with two children each is higher."""
 
+BATCH_BYTES: Final = 1 << 20
+"""Pages that are read together; one page with a large value may be more."""
+
 Batch = tuple[list[bytes], list[bytes]]
 _Leaf = tuple[Sequence[int], list[bytes], list[bytes]]
-"""Flags, keys and values of a leaf page."""
+"""Flags, keys and values of leaf pages."""
+
+
+class _LeafPage(NamedTuple):
+    """A leaf page that is yet to be read. Its keys lie between ``low`` (included) and ``high`` (excluded)."""
+
+    what: str
+    start: int
+    elements: int
+    end: int
+    low: bytes | None
+    high: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +107,7 @@ class BoltFile:
         return list(self._roots)
 
     def batches(self, bucket: bytes) -> Iterator[Batch]:
-        """Keys and values in order, a page at a time, checked on the way; nothing for a bucket that is not there.
+        """Keys and values in order, many at a time, checked on the way; nothing for a bucket that is not there.
 
         To be read once: a page reached twice is an error.
         """
@@ -174,21 +188,29 @@ class BoltFile:
         _, flags, count, _ = PAGE_HEADER.unpack_from(page)
         if flags != LEAF:
             raise BoltError(f"bucket {name!r} is no leaf (flags {flags:#x})")
-        yield _leaf(page, count, f"bucket {name!r}", None, None)
+        yield _read_leaves(page, [_LeafPage(f"bucket {name!r}", 0, count, len(page), None, None)])
 
     def _walk(self, root: int) -> Iterator[_Leaf]:
-        """The leaves of a tree in order."""
+        """The leaves of a tree in order, many small ones joined."""
         stack: list[tuple[int, int, bytes | None, bytes | None]] = [(0, root, None, None)]
+        waiting: list[_LeafPage] = []
+        size = 0
         while stack:
             depth, number, low, high = stack.pop()
             start, flags, count, end = self._page(number)
             if flags == LEAF:
-                yield _leaf(self._map[start:end], count, f"page {number}", low, high)
+                waiting.append(_LeafPage(f"page {number}", start, count, end, low, high))
+                size += end - start
+                if size >= BATCH_BYTES:
+                    yield _read_leaves(self._map, waiting)
+                    waiting, size = [], 0
             elif flags == BRANCH and depth < DEPTH_MAX:
                 children = self._branch(start, count, end, number, low, high)
                 stack += [(depth + 1, *child) for child in reversed(children)]
             else:
                 raise BoltError(f"page {number} is neither leaf nor branch (flags {flags:#x})")
+        if waiting:
+            yield _read_leaves(self._map, waiting)
 
     def _branch(
         self, start: int, count: int, end: int, number: int, low: bytes | None, high: bytes | None
@@ -214,30 +236,60 @@ class BoltFile:
         return list(zip(pages, [low, *keys[1:]], [*keys[1:], high], strict=True))
 
 
-def _leaf(page: bytes, count: int, what: str, low: bytes | None, high: bytes | None) -> _Leaf:
-    """The elements of a leaf page: flags, keys, values. The keys lie between ``low`` and ``high``."""
-    first = PAGE_HEADER.size
-    heads_end = first + count * ELEMENT_BYTES
-    if heads_end > len(page):
-        raise BoltError(f"{what}: {count} elements do not fit")
-    heads = array("I", page[first:heads_end])
+def _read_leaves(data: mmap.mmap | bytes, pages: list[_LeafPage]) -> _Leaf:
+    """The elements of leaf pages that follow each other: flags, keys, values.
+
+    The work per element is done in loops of the interpreter's own, and only for many pages is that quick.
+    """
+    try:
+        return _elements(data, pages)
+    except BoltError:
+        if len(pages) > 1:
+            for page in pages:
+                _elements(data, [page])  # names the page
+        raise
+
+
+def _elements(data: mmap.mmap | bytes, pages: list[_LeafPage]) -> _Leaf:
+    what = pages[0].what if len(pages) == 1 else f"{pages[0].what} and those after it"
+    heads = array("I")
+    places: list[int] = []
+    floors: list[int] = []
+    ceilings: list[int] = []
+    for page in pages:
+        first = page.start + PAGE_HEADER.size
+        heads_end = first + page.elements * ELEMENT_BYTES
+        if heads_end > page.end:
+            raise BoltError(f"{page.what}: {page.elements} elements do not fit")
+        heads.frombytes(data[first:heads_end])
+        places += range(first, heads_end, ELEMENT_BYTES)
+        floors += [heads_end] * page.elements
+        ceilings += [page.end] * page.elements
     if sys.byteorder == "big":
         heads.byteswap()
-    if not count:
-        return heads, [], []
-    begins = list(map(operator.add, range(first, heads_end, ELEMENT_BYTES), heads[1::4]))
+    begins = list(map(operator.add, places, heads[1::4]))
     middles = list(map(operator.add, begins, heads[2::4]))
     ends = list(map(operator.add, middles, heads[3::4]))
-    if min(begins) < heads_end or max(ends) > len(page):
+    if any(map(operator.lt, begins, floors)) or any(map(operator.gt, ends, ceilings)):
         raise BoltError(f"{what}: an element lies outside")
-    keys = [page[begin:middle] for begin, middle in zip(begins, middles, strict=True)]
-    if (
-        any(map(operator.ge, keys, islice(keys, 1, None)))
-        or (low is not None and keys[0] < low)
-        or (high is not None and keys[-1] >= high)
-    ):
+    keys = [data[begin:middle] for begin, middle in zip(begins, middles, strict=True)]
+    _check_order(keys, pages, what)
+    return heads[0::4], keys, [data[middle:end] for middle, end in zip(middles, ends, strict=True)]
+
+
+def _check_order(keys: list[bytes], pages: list[_LeafPage], what: str) -> None:
+    """Keys ascend strictly, and each page's lie between the bounds that its parent sets."""
+    if any(map(operator.ge, keys, islice(keys, 1, None))):
         raise BoltError(f"{what}: keys are not in order")
-    return heads[0::4], keys, [page[middle:end] for middle, end in zip(middles, ends, strict=True)]
+    start = 0
+    for page in pages:
+        end = start + page.elements
+        if page.elements and (
+            (page.low is not None and keys[start] < page.low)
+            or (page.high is not None and keys[end - 1] >= page.high)
+        ):
+            raise BoltError(f"{page.what}: keys are not in order")
+        start = end
 
 
 def _newest_meta(data: mmap.mmap) -> Meta:

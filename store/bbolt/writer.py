@@ -12,7 +12,7 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain, islice, pairwise
 from typing import BinaryIO, Final
 
 from store.bbolt.format import (
@@ -71,14 +71,16 @@ class BoltWriter:
         self._file.flush()
         return self._next_page * self.page_size
 
-    def page(self, flags: int, count: int, body: bytes) -> int:
-        """Append a page, and as many overflow pages as ``body`` needs; its id."""
+    def page(self, flags: int, count: int, body: Sequence[bytes], body_bytes: int) -> int:
+        """Append a page with ``body`` in pieces, and as many overflow pages as it needs; its id."""
         number = self._next_page
-        pages = max(1, -(-(PAGE_HEADER.size + len(body)) // self.page_size))
+        filled = PAGE_HEADER.size + body_bytes
+        pages = -(-filled // self.page_size)
         self._next_page += pages
-        size = pages * self.page_size
-        self._parts.append((PAGE_HEADER.pack(number, flags, count, pages - 1) + body).ljust(size, b"\0"))
-        self._parts_bytes += size
+        self._parts.append(PAGE_HEADER.pack(number, flags, count, pages - 1))
+        self._parts += body
+        self._parts.append(bytes(pages * self.page_size - filled))
+        self._parts_bytes += pages * self.page_size
         if self._parts_bytes >= WRITE_BYTES:
             self._flush()
         return number
@@ -129,7 +131,7 @@ class _Tree:
 
         The work per item is done in loops of the interpreter's own: lists of a million items pass here.
         """
-        keys, values, room = self._keys, self._values, self._room
+        keys, values = self._keys, self._values
         key_sizes, value_sizes = array("I", map(len, keys)), array("I", map(len, values))
         data_sizes = list(map(operator.add, key_sizes, value_sizes))
         ends = list(accumulate(data_sizes, initial=0))
@@ -139,29 +141,32 @@ class _Tree:
         heads[0::4] = array("I", [self._flags]) * len(keys)
         heads[2::4], heads[3::4] = key_sizes, value_sizes
         data = list(chain.from_iterable(zip(keys, values, strict=True)))
+        cuts = self._cuts(filled, complete)
+        # Positions count from the element itself; over a page they differ by what came before it.
+        shifts: list[int] = []
+        for start, end in pairwise(cuts):
+            shifts += [ELEMENT_BYTES * end - ends[start]] * (end - start)
+        places = map(operator.sub, ends, range(0, ELEMENT_BYTES * len(shifts), ELEMENT_BYTES))
+        heads[1 : 4 * len(shifts) : 4] = array("I", map(operator.add, places, shifts))
+        if sys.byteorder == "big":
+            heads.byteswap()
+        raw = heads.tobytes()
         pages: list[tuple[bytes, int]] = []
-        start = 0
-        while True:
-            end = max(start + 1, bisect_right(filled, filled[start] + room) - 1)
-            if end >= len(keys):
-                break
-            pages.append((keys[start], self._leaf(start, end, heads, ends, data)))
-            start = end
-        if complete:
-            first = keys[start] if keys else b""
-            pages.append((first, self._leaf(start, len(keys), heads, ends, data)))
-            start = len(keys)
-        del keys[:start], values[:start]
+        for start, end in pairwise(cuts):
+            body = [raw[ELEMENT_BYTES * start : ELEMENT_BYTES * end], *data[2 * start : 2 * end]]
+            page = self._out.page(LEAF, end - start, body, filled[end] - filled[start])
+            pages.append((keys[start] if end else b"", page))
+        del keys[: cuts[-1]], values[: cuts[-1]]
         return pages
 
-    def _leaf(self, start: int, end: int, heads: array[int], ends: list[int], data: list[bytes]) -> int:
-        """One leaf page from item ``start`` to before ``end``; positions count from the element itself."""
-        own = heads[4 * start : 4 * end]
-        shift = ELEMENT_BYTES * (end - start) - ends[start]
-        own[1::4] = array("I", map(operator.add, ends[start:end], range(shift, shift - 16 * (end - start), -16)))
-        if sys.byteorder == "big":
-            own.byteswap()
-        return self._out.page(LEAF, end - start, own.tobytes() + b"".join(data[2 * start : 2 * end]))
+    def _cuts(self, filled: list[int], complete: bool) -> list[int]:
+        """Where each page begins, and where the last one ends; ``filled``: bytes of the items before each."""
+        cuts, last = [0], len(filled) - 1
+        while True:
+            end = max(cuts[-1] + 1, bisect_right(filled, filled[cuts[-1]] + self._room) - 1)
+            if end >= last:
+                return [*cuts, last] if complete else cuts
+            cuts.append(end)
 
     def _add(self, height: int, key: bytes, page: int) -> None:
         if height == len(self._levels):
@@ -226,4 +231,4 @@ class _Level:
             heads.append(struct.pack("<IIQ", position, len(key), page))
             position += len(key) - ELEMENT_BYTES
         body = b"".join(heads) + b"".join([key for key, _ in children])
-        return children[0][0], self._out.page(BRANCH, count, body)
+        return children[0][0], self._out.page(BRANCH, count, [body], len(body))

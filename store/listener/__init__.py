@@ -7,7 +7,7 @@ in one turn of the loop leaves in one write, and a call is one task. Nothing in 
 from store.listener.http import HttpApplication, HttpRequest, HttpResponse
 from store.listener.limits import Limits
 from store.listener.server import Server
-from store.listener.tls import ServerTls, TlsError, TlsFiles, client_context
+from store.tls import ServerTls, TlsError, TlsFiles, client_context
 
 __all__ = [
     "HttpApplication",

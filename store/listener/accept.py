@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from store.listener.tls import ServerTls
+from store.tls import ServerTls
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from store.listener.limits import Limits
 from store.listener.links import Connection
 from store.listener.metadata import Headers, decode_metadata, encode_message
 from store.listener.port import Accepted
-from store.listener.tls import ServerTls
+from store.tls import ServerTls
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import google_crc32c
 
-from store.mvcc.record import MAX_SUB, SUB_BITS, last_position
+from store.mvcc.position import MAX_SUB, SUB_BITS, last_position
 from store.wire import key_of
 
 _REVISION: Final = struct.Struct(">qcq")

@@ -15,7 +15,8 @@ from typing import Final
 
 from sortedcontainers import SortedList
 
-from store.mvcc.record import Version, last_position, position
+from store.mvcc.position import last_position, position
+from store.mvcc.record import Version
 
 FROM_KEY: Final = b"\x00"
 """As range_end: every key from ``key`` on (contract §2)."""

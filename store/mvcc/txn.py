@@ -15,8 +15,9 @@ from store.errors import KEY_NOT_FOUND, LEASE_NOT_FOUND, TOO_MANY_CHANGES
 from store.etcdpb import rpc_pb2
 from store.leases import LeaseBook
 from store.mvcc.index import KeyIndex
+from store.mvcc.position import MAX_SUB, SUB_BITS
 from store.mvcc.ranges import RangeResult, Selection, check_revision, select
-from store.mvcc.record import MAX_SUB, SUB_BITS, Event, Version, tombstone
+from store.mvcc.record import Event, Version, tombstone
 from store.wire import encode_pair
 
 _RESULTS: dict[int, Callable[[Any, Any], bool]] = {

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from store.bbolt.format import BoltError
 from store.bbolt.reader import BoltFile
 from store.etcdpb import kv_pb2, lease_pb2, rpc_pb2
-from store.mvcc.record import SUB_BITS
+from store.mvcc.position import SUB_BITS
 from store.snapshots.layout import (
     ALARM,
     CHECKSUM_ALIGNMENT,

@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from store.bbolt.writer import Batch, BoltWriter
-from store.mvcc.record import MAX_SUB, SUB_BITS
-from store.snapshots.layout import BUCKETS, CLUSTER, CLUSTER_DEFAULTS, KEY
+from store.snapshots.layout import BUCKETS, CLUSTER, CLUSTER_DEFAULTS, KEY, TOMBSTONE_MARK, revision_keys
 
 BATCH_BYTES: Final = 1 << 20
 BATCH_ROWS_FIRST: Final = 16
 BATCH_ROWS_MAX: Final = 2000
-
-_REVISION: Final = struct.Struct(">qcq")
-_TOMBSTONE: Final = struct.Struct(">qcqc")
 
 
 def export(state_db: Path, out: BinaryIO) -> int:
@@ -37,17 +32,13 @@ def export(state_db: Path, out: BinaryIO) -> int:
 
 
 def _versions(db: sqlite3.Connection) -> Iterator[Batch]:
-    revision, tombstone = _REVISION.pack, _TOMBSTONE.pack
     rows = db.execute("SELECT rev, tombstone, value FROM kv ORDER BY rev")
     count = BATCH_ROWS_FIRST
     while batch := rows.fetchmany(count):
-        values = [value for _, _, value in batch]
-        keys = [
-            tombstone(pos >> SUB_BITS, b"_", pos & MAX_SUB, b"t")
-            if dead
-            else revision(pos >> SUB_BITS, b"_", pos & MAX_SUB)
-            for pos, dead, _ in batch
-        ]
+        places, tombstones, values = zip(*batch, strict=True)
+        keys = revision_keys(places)
+        if any(tombstones):
+            keys = [key + TOMBSTONE_MARK if dead else key for key, dead in zip(keys, tombstones, strict=True)]
         yield keys, values
         average = 1 + sum(map(len, values)) // len(values)
         count = min(BATCH_ROWS_MAX, max(1, BATCH_BYTES // average))

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from store.mvcc.record import MAX_SUB, SUB_BITS
+from store.mvcc.position import SUB_BITS
 
 KEY: Final = "key"
 META: Final = "meta"
@@ -32,7 +32,6 @@ REVISION_BYTES: Final = 17
 TOMBSTONE_MARK: Final = b"t"
 MAIN_MAX: Final = (1 << 63 - SUB_BITS) - 1
 """The largest revision that a position can hold."""
-_REVISION: Final = struct.Struct(">QcQ")
 
 
 class SnapshotError(Exception):
@@ -45,15 +44,48 @@ def positions(keys: Sequence[bytes]) -> tuple[list[int], list[int]]:
     Raises SnapshotError for anything that etcd does not write there.
     """
     sizes = set(map(len, keys))
-    plain = keys if sizes == {REVISION_BYTES} else [key[:REVISION_BYTES] for key in keys]
-    if sizes <= {REVISION_BYTES, REVISION_BYTES + 1}:
-        mains, separators, subs = zip(*_REVISION.iter_unpack(b"".join(plain)), strict=True)
-        tombstones = [len(key) - REVISION_BYTES for key in keys]
-        if (
-            set(separators) == {b"_"}
-            and max(mains) <= MAIN_MAX
-            and max(subs) <= MAX_SUB
-            and {key[REVISION_BYTES:] for key in keys} <= {b"", TOMBSTONE_MARK}
-        ):
-            return [main << SUB_BITS | sub for main, sub in zip(mains, subs, strict=True)], tombstones
+    tombstones = [0] * len(keys)
+    plain = keys
+    if REVISION_BYTES + 1 in sizes:
+        tombstones = [int(key[REVISION_BYTES:] == TOMBSTONE_MARK) for key in keys]
+        plain = [key[:REVISION_BYTES] if dead else key for key, dead in zip(keys, tombstones, strict=True)]
+        sizes = set(map(len, plain))
+    if sizes == {REVISION_BYTES}:
+        packed = _pack(b"".join(plain))
+        if packed is not None:
+            return list(struct.unpack(f">{len(keys)}q", packed)), tombstones
     raise SnapshotError(f"bucket key: {keys[0][:32]!r} or a key after it is no revision")
+
+
+_TAKEN: Final = (3, 4, 5, 6, 7, 14, 15, 16)
+"""Bytes of a stored revision that make its position: the low five of main, the low three of sub."""
+_ZERO: Final = (0, 1, 2, 9, 10, 11, 12, 13)
+_SEPARATOR: Final = 8
+
+
+def revision_keys(places: Sequence[int]) -> list[bytes]:
+    """What bucket ``key`` calls the versions at these positions: ``positions`` backwards, tombstones aside."""
+    packed = struct.pack(f">{len(places)}q", *places)
+    revisions = bytearray(REVISION_BYTES * len(places))
+    revisions[_SEPARATOR::REVISION_BYTES] = b"_" * len(places)
+    for at, to in enumerate(_TAKEN):
+        revisions[to::REVISION_BYTES] = packed[at :: len(_TAKEN)]
+    whole = bytes(revisions)
+    return [whole[start : start + REVISION_BYTES] for start in range(0, len(whole), REVISION_BYTES)]
+
+
+def _pack(revisions: bytes) -> bytes | None:
+    """Positions, big endian, of stored revisions that follow each other; None if one of them is none.
+
+    Byte by byte over all of them at once, which takes a fifth of the time of unpacking each.
+    """
+    count = len(revisions) // REVISION_BYTES
+    column = [revisions[at::REVISION_BYTES] for at in range(REVISION_BYTES)]
+    if any(column[at].count(0) != count for at in _ZERO) or column[_SEPARATOR].count(b"_") != count:
+        return None
+    if not column[_TAKEN[0]].isascii():
+        return None  # above MAIN_MAX: a position is signed
+    packed = bytearray(len(_TAKEN) * count)
+    for to, at in enumerate(_TAKEN):
+        packed[to :: len(_TAKEN)] = column[at]
+    return bytes(packed)

@@ -24,7 +24,7 @@ from store.bbolt.format import BoltError
 from store.bbolt.reader import BoltFile
 from store.cluster import cluster_id, encode_conf_state, encode_member, member_id, member_key
 from store.config import MemberConfig
-from store.mvcc.record import SUB_BITS, position
+from store.mvcc.position import SUB_BITS, position
 from store.replica import MemberInfo
 from store.snapshots.check import check_checksum, open_snapshot, verify
 from store.snapshots.layout import (
@@ -47,7 +47,6 @@ UNFINISHED: Final = "restoring"
 """Folder in the data directory while it is being filled; what an interrupted run left is replaced."""
 
 ROWS_PER_STATEMENT: Final = 100
-BYTES_PER_STATEMENT: Final = 1 << 20
 _INSERT_MANY: Final = "INSERT INTO kv VALUES " + ",".join(["(?, ?, ?)"] * ROWS_PER_STATEMENT)
 
 _NEW_META: Final = frozenset((b"consistent_index", b"term", b"confState", STORAGE_VERSION))
@@ -171,30 +170,19 @@ def _revision(db: sqlite3.Connection) -> int:
 
 
 def _insert_versions(db: sqlite3.Connection, bolt: BoltFile) -> None:
-    """Copy bucket ``key``. Many rows a statement take a quarter less time than one each."""
-    for rows in _row_groups(bolt):
-        if len(rows) == ROWS_PER_STATEMENT:
+    """Copy bucket ``key``, the encoded pairs untouched. Many rows a statement take a third less time than one."""
+    step = ROWS_PER_STATEMENT
+    for keys, values in bolt.batches(KEY.encode()):
+        if not keys:
+            continue
+        places, tombstones = positions(keys)
+        whole = len(keys) - len(keys) % step
+        for start in range(0, whole, step):
+            part = slice(start, start + step)
+            rows = zip(places[part], tombstones[part], values[part], strict=True)
             db.execute(_INSERT_MANY, list(chain.from_iterable(rows)))
-        else:
-            db.executemany("INSERT INTO kv VALUES (?, ?, ?)", rows)
-
-
-def _row_groups(bolt: BoltFile) -> Iterator[list[backend.Row]]:
-    """ROWS_PER_STATEMENT rows at a time; fewer where they are large, and at the end."""
-    keys: list[bytes] = []
-    values: list[bytes] = []
-    size = 0
-    for more_keys, more_values in bolt.batches(KEY.encode()):
-        keys += more_keys
-        values += more_values
-        size += sum(map(len, more_values))
-        while len(keys) >= ROWS_PER_STATEMENT or size > BYTES_PER_STATEMENT:
-            rows = list(zip(*positions(keys[:ROWS_PER_STATEMENT]), values[:ROWS_PER_STATEMENT], strict=True))
-            del keys[:ROWS_PER_STATEMENT], values[:ROWS_PER_STATEMENT]
-            size = sum(map(len, values))
-            yield rows
-    if keys:
-        yield list(zip(*positions(keys), values, strict=True))
+        rest = zip(places[whole:], tombstones[whole:], values[whole:], strict=True)
+        db.executemany("INSERT INTO kv VALUES (?, ?, ?)", rest)
 
 
 def _put(db: sqlite3.Connection, bucket: str, items: Iterator[tuple[bytes, bytes]]) -> None:

@@ -130,6 +130,23 @@ def test_status_health_and_members(shared_cluster: LocalCluster, endpoint: str) 
     assert all(f", m{number}, " in members for number in (1, 2, 3))
 
 
+def test_the_leadership_moves_where_it_is_told_and_nowhere_else(shared_cluster: LocalCluster) -> None:
+    tool("etcdctl")
+    status = [as_json(shared_cluster, url, "endpoint", "status")[0]["Status"] for url in shared_cluster.endpoints]
+    ids = [each["header"]["member_id"] for each in status]
+    leader = ids.index(status[0]["leader"])
+    target = (leader + 1) % 3
+    follower, old = shared_cluster.endpoints[target], shared_cluster.endpoints[leader]
+    to = f"{ids[target]:x}"
+    # etcdctl finds the leader among its endpoints; through a follower alone it cannot.
+    done = shared_cluster.etcdctl("move-leader", to, endpoint=follower)
+    assert done.code != 0
+    assert "bad leader transferee" in shared_cluster.etcdctl("move-leader", "99", endpoint=old).err
+    assert f"Leadership transferred from {ids[leader]:x} to {to}" in ok(shared_cluster, old, "move-leader", to)
+    assert as_json(shared_cluster, old, "endpoint", "status")[0]["Status"]["leader"] == ids[target]
+    assert ok(shared_cluster, old, "put", "/after-the-move", "v") == "OK\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

@@ -15,9 +15,9 @@ from kvorum.snapshot import _table
 from store.backend import connect
 from store.bbolt.writer import BoltWriter
 from store.config import MemberConfig
-from store.mvcc.record import MAX_SUB, SUB_BITS, position
+from store.mvcc.position import MAX_SUB, SUB_BITS, position
 from store.snapshots.export import export
-from store.snapshots.layout import MAIN_MAX, SnapshotError, positions
+from store.snapshots.layout import MAIN_MAX, SnapshotError, positions, revision_keys
 from store.snapshots.restore import UNFINISHED, restore
 from store.state import load
 from store.wire import encode_pair, unframe
@@ -163,6 +163,13 @@ async def test_members_are_new_and_the_same_for_every_restored_member(tmp_path: 
 
 
 def test_positions_are_those_of_the_keys() -> None:
+    rng = random.Random(4)
+    places = sorted(position(rng.randrange(MAIN_MAX), rng.randrange(MAX_SUB)) for _ in range(500))
+    keys = revision_keys(places)
+    assert keys == [
+        (place >> SUB_BITS).to_bytes(8, "big") + b"_" + (place & MAX_SUB).to_bytes(8, "big") for place in places
+    ]
+    assert positions(keys) == (places, [0] * 500)
     key = (5).to_bytes(8, "big") + b"_" + (6).to_bytes(8, "big")
     assert positions([key, key + b"t"]) == ([5 << SUB_BITS | 6] * 2, [0, 1])
     for wrong in (

@@ -16,7 +16,7 @@ from typing import Any
 
 import grpc.aio
 
-from store.api.context import ApiContext, ApiOptions
+from store.api.context import ApiContext, ApiOptions, Reconfigure
 from store.api.server import register, server_options
 from store.errors import NO_LEADER, REQUEST_TOO_LARGE, TIMEOUT, EtcdError
 from store.etcdpb import internal_pb2
@@ -111,13 +111,15 @@ async def serving(
     options: ApiOptions | None = None,
     machine_options: MachineOptions | None = None,
     clock: Callable[[], float] = time.monotonic,
+    reconfigure: Callable[[LoopbackReplica], Reconfigure] | None = None,
 ) -> AsyncIterator[Node]:
     """A running loopback member on 127.0.0.1. Shuts down in the order a member should: server, tasks, machine."""
     options = options or ApiOptions()
     machine = await Machine.open(path, machine_options)
     replica = LoopbackReplica(machine, options.max_request_bytes, f"http://127.0.0.1:{port}")
     lessor = Lessor(machine, replica, clock)
-    node = Node(machine, ApiContext(replica, machine, lessor, options), replica, lessor)
+    changes = None if reconfigure is None else reconfigure(replica)
+    node = Node(machine, ApiContext(replica, machine, lessor, options, changes), replica, lessor)
     replica.on_leader_change(lessor.leader_changed)
     server = grpc.aio.server(options=server_options(options))
     register(server, node.api)

@@ -8,7 +8,8 @@ import pytest
 
 from store.mvcc import index as indexes
 from store.mvcc.index import KeyIndex
-from store.mvcc.record import Version, position, tombstone
+from store.mvcc.position import position
+from store.mvcc.record import Version, tombstone
 
 RANGES = [(b"", b"\x00"), (b"k2", b"k5"), (b"k3", b"\x00"), (b"k5", b"k2"), (b"k07", b"")]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -175,6 +177,36 @@ async def test_revokes_are_limited_per_check(bench: Bench) -> None:
     bench.clock.now += 10
     assert len(bench.lessor.take_expired()) == REVOKES_PER_CHECK
     assert len(bench.lessor.take_expired()) == 10
+
+
+async def test_ten_thousand_leases_that_end_together_do_not_keep_writers_waiting(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two writes come no more revokes than one check may send, so no write waits for all of them."""
+    monkeypatch.setattr("store.lessor.CHECK_INTERVAL_S", 0.01)
+    leases = 10_000
+    bench.lead()
+    for lease_id in range(1, leases + 1):
+        bench.grant(lease_id)
+        bench.driver.put(b"leased/%d" % lease_id, lease=lease_id)
+    bench.clock.now += 10
+    put = internal_pb2.InternalRequest(put=rpc_pb2.PutRequest(key=b"writer"))
+    revisions, waits_s = [bench.driver.machine.revision], [0.0]
+    running = asyncio.create_task(bench.lessor.run())
+    try:
+        async with asyncio.timeout(60):
+            while len(bench.driver.machine.state.leases.all()):
+                began = time.perf_counter()
+                revisions.append((await bench.replica.propose(put)).revision)
+                waits_s.append(time.perf_counter() - began)
+                await asyncio.sleep(0)
+    finally:
+        running.cancel()
+    revisions.append(bench.driver.machine.revision + 1)
+    between = [later - earlier - 1 for earlier, later in itertools.pairwise(revisions)]
+    assert sum(between) == leases
+    assert max(between) <= REVOKES_PER_CHECK
+    assert max(waits_s) < 2.0
 
 
 async def test_the_running_lessor_revokes_through_the_log(bench: Bench) -> None:

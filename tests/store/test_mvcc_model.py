@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from store.errors import EtcdError
 from store.etcdpb import kv_pb2, rpc_pb2
 from store.mvcc.hashkv import revision_key
-from store.mvcc.record import position
+from store.mvcc.position import position
 from store.validate import check_txn
 from tests.store.driver import Driver
 from tests.store.model import Model, hashed_entries

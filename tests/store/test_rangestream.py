@@ -10,6 +10,8 @@ import grpc
 import grpc.aio
 import pytest
 
+from store.api.rangestream import range_parts
+from store.errors import COMPACTED, EtcdError
 from store.etcdpb import rpc_pb2, rpc_pb2_grpc
 from tests.store.loopback import Node, serving
 
@@ -66,6 +68,20 @@ async def test_all_parts_show_the_revision_of_the_first(served: tuple[Node, Any]
     while part := await call.read():
         keys += [kv.key for kv in part.range_response.kvs]
     assert keys == [b"k%03d" % i for i in range(100)]
+
+
+async def test_a_compaction_that_overtakes_the_stream_ends_it(served: tuple[Node, Any]) -> None:
+    node, kv = served
+    parts = range_parts(node.api, rpc_pb2.RangeRequest(key=b"k", range_end=b"l"))
+    assert await anext(parts)
+    pinned = node.machine.revision
+    await kv.Put(rpc_pb2.PutRequest(key=b"k000"))
+    await kv.Compact(rpc_pb2.CompactionRequest(revision=pinned))
+    assert await anext(parts)  # the compacted revision itself can be read
+    await kv.Compact(rpc_pb2.CompactionRequest(revision=pinned + 1))
+    with pytest.raises(EtcdError) as caught:
+        await anext(parts)
+    assert caught.value == COMPACTED
 
 
 @pytest.mark.parametrize(

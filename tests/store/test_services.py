@@ -204,6 +204,32 @@ async def test_physical_compaction_returns_when_the_rows_are_gone(api: Api) -> N
     assert rows == 2
 
 
+async def test_defragmentation_gives_space_back_and_keeps_data_alarms_and_hash(api: Api) -> None:
+    for i in range(200):
+        await api.put(b"k%d" % (i % 5), bytes(10_000))
+    alarm = rpc_pb2.AlarmRequest(action=rpc_pb2.AlarmRequest.ACTIVATE, memberID=9, alarm=rpc_pb2.NOSPACE)
+    await api.maintenance.Alarm(alarm)
+    await api.kv.Compact(rpc_pb2.CompactionRequest(revision=api.node.machine.revision, physical=True))
+    before = await api.maintenance.Status(rpc_pb2.StatusRequest())
+    hashes = await api.maintenance.HashKV(rpc_pb2.HashKVRequest())
+    await api.maintenance.Defragment(rpc_pb2.DefragmentRequest())
+    after = await api.maintenance.Status(rpc_pb2.StatusRequest())
+    assert after.dbSize < before.dbSize / 2
+    assert before.dbSizeInUse < before.dbSize / 2
+    assert list(after.errors) == list(before.errors) == ["memberID:9 alarm:NOSPACE "]
+    assert (await api.maintenance.HashKV(rpc_pb2.HashKVRequest())).hash == hashes.hash
+    assert (await api.kv.Range(rpc_pb2.RangeRequest(key=b"k3"))).kvs[0].value == bytes(10_000)
+
+
+async def test_the_hash_of_the_whole_database_changes_with_what_is_not_in_the_history(api: Api) -> None:
+    ask = rpc_pb2.HashRequest()
+    await api.put(b"a")
+    first = (await api.maintenance.Hash(ask)).hash
+    assert (await api.maintenance.Hash(ask)).hash == first
+    await api.lease.LeaseGrant(rpc_pb2.LeaseGrantRequest(ID=7, TTL=600))
+    assert (await api.maintenance.Hash(ask)).hash != first
+
+
 async def test_watchers_live_on_after_the_client_half_closes(api: Api) -> None:
     call = api.watch.Watch()
     create = rpc_pb2.WatchCreateRequest(key=b"a")
@@ -279,11 +305,13 @@ async def test_the_health_service_knows_the_empty_name_only(api: Api) -> None:
 
 
 async def test_services_that_are_not_offered_are_unimplemented(api: Api) -> None:
-    enable = api.channel.unary_unary("/etcdserverpb.Auth/AuthEnable")
-    assert await refusal(enable(b"")) == (
-        grpc.StatusCode.UNIMPLEMENTED,
-        "unknown method AuthEnable for service etcdserverpb.Auth",
-    )
+    methods = [method.name for method in rpc_pb2.DESCRIPTOR.services_by_name["Auth"].methods]
+    assert len(methods) == 17
+    for name in methods:
+        assert await refusal(api.channel.unary_unary(f"/etcdserverpb.Auth/{name}")(b"")) == (
+            grpc.StatusCode.UNIMPLEMENTED,
+            f"unknown method {name} for service etcdserverpb.Auth",
+        )
 
 
 async def test_a_learner_answers_status_and_local_reads_only(api: Api) -> None:

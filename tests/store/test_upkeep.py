@@ -9,7 +9,8 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from kvorum.flags import UsageError, parse
+from kvorum.flags import parse
+from kvorum.layout import UsageError
 from kvorum.member import make_config
 from raft.transport import PeerCallError
 from store.autocompact import HOUR_S, REVISION_CHECK_S, AutoCompactor, Mode, Retention

@@ -10,7 +10,8 @@ import pytest
 
 from store.etcdpb import rpc_pb2
 from store.machine import MachineOptions
-from store.mvcc.record import SUB_BITS, Event, Version, tombstone
+from store.mvcc.position import SUB_BITS
+from store.mvcc.record import Event, Version, tombstone
 from store.watch import hub
 from store.watch import stream as streams
 from store.watch.hub import BATCH_BYTES, HistoryBatch

@@ -1,4 +1,4 @@
-"""TLS settings of a listener, from files that are read again when they change (certificates get renewed)."""
+"""TLS settings of a port or a client, from files; a port reads them again when they change."""
 
 from __future__ import annotations
 

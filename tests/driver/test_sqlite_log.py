@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 from pathlib import Path
 
@@ -115,3 +117,29 @@ async def test_m36_a_failed_write_is_fatal_and_never_retried(tmp_path: Path) -> 
     with pytest.raises(SyncFailed):
         await log.write([LogWrite([entry(2, data=b"small")])])
     await log.close()
+
+
+@pytest.mark.parametrize("trouble", ["too little room", "full half-way"])
+async def test_a_disk_without_room_is_not_filled_by_the_preallocated_log(
+    trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lengthening the log ahead takes of a small disk, the entries and the state would lack."""
+    statvfs, pwrite = os.fstatvfs, os.pwrite
+    if trouble == "too little room":
+        monkeypatch.setattr(
+            os, "fstatvfs", lambda fd: os.statvfs_result((*statvfs(fd)[:4], 5000, *statvfs(fd)[5:]))
+        )
+    else:
+
+        def write(fd: int, data: bytes, offset: int) -> int:
+            if offset > 4 << 20:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return pwrite(fd, data, offset)
+
+        monkeypatch.setattr(os, "pwrite", write)
+    log = await new_log(tmp_path)
+    try:
+        assert (tmp_path / "raft.db-wal").stat().st_size < 1 << 20
+        await log.write([LogWrite([entry(2)])])
+    finally:
+        await log.close()

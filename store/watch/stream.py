@@ -147,11 +147,16 @@ class WatchStream:
             self._put(_Answer(INVALID_ID, current))
 
     def progress_tick(self) -> None:
-        """The progress interval is over: tell the watchers that asked and have heard nothing since the last."""
+        """The progress interval is over: tell the watchers that asked and have heard nothing since the last.
+
+        A client that does not read is not told: ticks must not fill its queue beyond the limit.
+        """
         current = self._revision()
         for watcher in self._watchers.values():
             if not watcher.progress_notify:
                 continue
+            if len(self._queue) >= self._queue_responses:
+                return
             if watcher.quiet and watcher.synced and watcher.next_revision <= current + 1:
                 self._put(_Answer(watcher.id, current))
             watcher.quiet = True

@@ -387,6 +387,16 @@ async def test_the_progress_tick_tells_only_quiet_watchers_that_asked(driver: Dr
     assert await client.is_silent(driver.machine)
 
 
+async def test_progress_ticks_do_not_grow_the_queue_of_a_client_that_does_not_read(
+    driver: Driver, client: Client
+) -> None:
+    for _ in range(10):
+        await client.create(b"a", progress_notify=True)
+    for _ in range(100):
+        client.stream.progress_tick()
+    assert len(client.stream._queue) == streams.QUEUE_RESPONSES
+
+
 async def test_what_a_stream_holds_and_what_is_read_for_it_is_bounded_in_bytes(
     driver: Driver, client: Client
 ) -> None:

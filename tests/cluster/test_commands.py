@@ -87,6 +87,8 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], problem: 
     [
         (["--election-timeout", "100"], "--election-timeout: 100 ms must be at least 5 times"),
         (["--listen-peer-urls", "127.0.0.1:1"], "is not http://HOST:PORT"),
+        (["--listen-peer-urls", "http://[::1"], "is not http://HOST:PORT"),
+        (["--listen-metrics-urls", "http://[::1"], "is not http://HOST:PORT"),
         (["--initial-cluster", "other=http://127.0.0.1:2380"], "but not --name default"),
         (["--initial-cluster", "default=http://127.0.0.1:9"], "--initial-advertise-peer-urls says"),
         (["--max-txn-ops", "0"], "not a positive number"),

@@ -75,8 +75,8 @@ class WatchStream:
         self._next_id = 0
         self._queue: deque[_Answer | _Delivery] = deque()
         self._queued_bytes = 0
-        self._last_key: tuple[int, Event | None, bool] = (0, None, False)
-        self._last_head = self._last_tail = b""
+        self._last_key: tuple[Event | None, bool] = (None, False)
+        self._last_tail = b""
         self._wake = asyncio.Event()
         self._drained = asyncio.Event()
         self._drained.set()
@@ -235,14 +235,14 @@ class WatchStream:
 
     def _encode_one(self, watcher: Watcher, revision: int, event: Event) -> bytes:
         """Neighbours in the queue often tell the same of a key to several watchers: only the id differs then."""
-        key = (revision, event, watcher.prev_kv)
+        head = self._header(revision)  # each time: the term in it may have changed
+        key = (event, watcher.prev_kv)
         if key != self._last_key:
-            head = self._header(revision)
             tail = b"".join(event.parts(prev_kv=watcher.prev_kv))
             if len(tail) > BATCH_BYTES:
                 return head + watcher.id_field + tail
-            self._last_key, self._last_head, self._last_tail = key, head, tail
-        return self._last_head + watcher.id_field + self._last_tail
+            self._last_key, self._last_tail = key, tail
+        return head + watcher.id_field + self._last_tail
 
     def _fragments(self, head: bytes, events: list[tuple[Part, ...]]) -> Iterator[bytes]:
         """Cut between events so that a part stays below the limit, unless one event alone exceeds it."""

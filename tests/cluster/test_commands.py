@@ -235,6 +235,26 @@ def test_a_launcher_that_has_gone_does_not_end_the_member(
         loop.say_ready()
 
 
+async def test_ctrl_c_ends_a_measurement_wherever_it_is_and_lets_it_tidy_up() -> None:
+    stop, tidied = asyncio.Event(), asyncio.Event()
+
+    async def measure() -> int:
+        stop.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            tidied.set()
+        return 0
+
+    async def quick() -> int:
+        return 3
+
+    async with asyncio.timeout(10):
+        assert await loop.unless_stopped(stop, measure()) == loop.INTERRUPTED
+        assert await loop.unless_stopped(asyncio.Event(), quick()) == 3
+    assert tidied.is_set()
+
+
 async def test_two_commands_that_start_members_at_once_lose_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

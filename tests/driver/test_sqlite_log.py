@@ -68,6 +68,17 @@ async def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
         await reopen(tmp_path)
 
 
+async def test_a_log_that_no_disk_takes_is_refused_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("raft.sqlite_log._create", full)
+    with pytest.raises(LogError, match=r"cannot be made now .* free space"):
+        await new_log(tmp_path)
+
+
 async def test_a_gap_between_entries_is_refused(tmp_path: Path) -> None:
     log = await new_log(tmp_path)
     for index in range(2, 6):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import math
 import os
 import secrets
 import sys
@@ -30,6 +31,7 @@ from kvorum.up import check_ports, plan
 HISTORY_NAME: Final = "history.jsonl"
 REPORT_NAME: Final = "report.txt"
 BUDGET_S: Final = 300.0
+CLIENTS_MAX: Final = 1000
 _PROGRESS_S: Final = 1.0
 _PROGRESS_NO_TERMINAL_S: Final = 15.0
 _PORT_TRIES: Final = 50
@@ -72,6 +74,8 @@ def add_commands(commands: Any, add: AddCommand) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
+    if not args.budget > 0:
+        raise UsageError("--budget must be a positive number of seconds")
     path = Path(args.history)
     return _finish(_judged(path, args.budget), None)
 
@@ -118,13 +122,15 @@ def _kinds(args: argparse.Namespace) -> list[str]:
     for kind in kinds:
         if kind not in KINDS:
             raise UsageError(f"--nemesis: {kind!r} is none of {', '.join(KINDS)}")
-    for url in args.endpoints.split(",") if args.endpoints else ():
+    for url in args.endpoints.split(",") if args.endpoints is not None else ():
         if not is_url(url if "//" in url else f"http://{url}"):
             raise UsageError(f"--endpoints: {url!r} is not http://HOST:PORT")
     if kinds and args.endpoints:
         raise UsageError("--nemesis hurts processes of a local cluster: with --endpoints there is none")
-    if args.duration <= 0 or args.clients < 1 or args.rate <= 0:
-        raise UsageError("--duration, --clients and --rate must be positive")
+    if args.clients > CLIENTS_MAX:
+        raise UsageError(f"--clients: at most {CLIENTS_MAX}")
+    if args.clients < 1 or not 0 < args.duration < math.inf or not 0 < args.rate < math.inf:
+        raise UsageError("--duration, --clients and --rate must be positive numbers")
     return kinds
 
 

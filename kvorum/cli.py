@@ -105,6 +105,17 @@ def _in_loop(command: AsyncCommand) -> Command:
     return run
 
 
+def _measured(command: AsyncCommand) -> Command:
+    """A benchmark takes minutes, and Ctrl-C ends it at once, wherever it is."""
+    return _in_loop(lambda args, stop: _until_stopped(command, args, stop))
+
+
+def _until_stopped(command: AsyncCommand, args: argparse.Namespace, stop: asyncio.Event) -> Awaitable[int]:
+    from kvorum import loop
+
+    return loop.unless_stopped(stop, command(args, stop))
+
+
 def _up(args: argparse.Namespace, stop: asyncio.Event) -> Awaitable[int]:
     from kvorum import up
 
@@ -168,7 +179,7 @@ def _add_benchmarks(benchmarks: Any) -> None:
         "raft",
         "proposals per second through drivers in one process, over real logs and no network",
         "kvorum bench raft --nodes 1 3 --seconds 5",
-        _in_loop(_bench_raft),
+        _measured(_bench_raft),
     )
     raft.add_argument("--nodes", type=int, nargs="+", choices=(1, 3, 5, 7), default=[3, 1], help="cluster sizes")
     raft.add_argument("--seconds", type=_seconds, default=5.0, help="how long to measure each")
@@ -179,7 +190,7 @@ def _add_benchmarks(benchmarks: Any) -> None:
         "failover",
         "the cost of three idle members, and how long writes wait after the leader is killed",
         "kvorum bench failover --rounds 20",
-        _in_loop(_bench_failover),
+        _measured(_bench_failover),
     )
     failover.add_argument("--rounds", type=_count, default=20, help="leaders to kill")
     failover.add_argument(
@@ -194,7 +205,7 @@ def _add_benchmarks(benchmarks: Any) -> None:
         "rpc",
         "server CPU per call: the member's listener and grpc.aio, echoing 300 bytes",
         "kvorum bench rpc --seconds 5",
-        _in_loop(_bench_rpc),
+        _measured(_bench_rpc),
     )
     rpc.add_argument("--seconds", type=_seconds, default=5.0, help="how long to measure each")
     rpc.add_argument(
@@ -208,7 +219,7 @@ def _add_comparison(benchmarks: Any) -> None:
         "etcd",
         "Kvorum and a real etcd in turn: writes, reads, ranges, watches, memory, snapshots; prints the ratios",
         "kvorum bench etcd --parts writes reads --rounds 3",
-        _in_loop(_bench_etcd),
+        _measured(_bench_etcd),
     )
     parts = ("writes", "reads", "range", "watch", "memory", "snapshot")
     etcd.add_argument("--parts", nargs="+", choices=parts, default=list(parts), help="what to measure")

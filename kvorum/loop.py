@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 READY_FD_VARIABLE: Final = "KVORUM_READY_FD"
 """Names a file descriptor on which a child process says one line when it serves, for the launcher to await."""
+INTERRUPTED: Final = 130
+"""The exit code of a command that Ctrl-C has ended, as shells have it."""
 
 
 def run(main: Callable[[asyncio.Event], Awaitable[int]]) -> int:
@@ -35,6 +37,20 @@ def run(main: Callable[[asyncio.Event], Awaitable[int]]) -> int:
 
     with asyncio.Runner(loop_factory=_LOOP_FACTORY) as runner:
         return runner.run(body())
+
+
+async def unless_stopped(stop: asyncio.Event, work: Awaitable[int]) -> int:
+    """Await ``work``, or cancel it as soon as ``stop`` is set: INTERRUPTED, once it has tidied up."""
+    working, stopping = asyncio.ensure_future(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+    finally:
+        for task in (working, stopping):
+            task.cancel()
+        await asyncio.wait((working, stopping))
+    return INTERRUPTED if working.cancelled() else working.result()
 
 
 def say_ready(line: str = "ready") -> None:

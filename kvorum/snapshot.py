@@ -131,7 +131,10 @@ def _unfinished(target: Path) -> Iterator[Path]:
 def _channel(endpoint: str, args: argparse.Namespace) -> Iterator[Any]:
     import grpc
 
-    parts = urlsplit(endpoint if "//" in endpoint else f"http://{endpoint}")
+    try:
+        parts = urlsplit(endpoint if "//" in endpoint else f"http://{endpoint}")
+    except ValueError:
+        raise UserError(f"--endpoints: {endpoint!r} is not http://HOST:PORT") from None
     options = [("grpc.max_receive_message_length", -1)]
     if parts.scheme == "https":
         files = [None if path is None else path.read_bytes() for path in (args.cacert, args.key, args.cert)]

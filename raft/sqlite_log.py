@@ -64,16 +64,23 @@ class SqliteLog:
 
     @classmethod
     async def create(cls, path: Path, identity: Identity, snapshot: Snapshot) -> SqliteLog:
-        """A new log that begins just after ``snapshot`` (index 0 and no voters for a member that will join)."""
+        """A new log that begins just after ``snapshot`` (index 0 and no voters for a member that will join).
+
+        Raises LogError where there is one already, and for a disk that takes no file.
+        """
         if path.exists():
             raise LogError(path, "a log is already there", "start the member without bootstrapping it again")
-        database = await sqlite.connect(path, synchronous="FULL", preallocate_wal=True)
-        log = cls(path, database)
+        database: sqlite.Database | None = None
         try:
+            database = await sqlite.connect(path, synchronous="FULL", preallocate_wal=True)
             await database.run(_create, identity, snapshot)
-        except BaseException:
-            await database.close()
+        except BaseException as error:
+            if database is not None:
+                await database.close()
+            if sqlite.is_disk_trouble(error):
+                raise LogError(path, f"the raft log cannot be made now ({error})", _MEND_DISK) from error
             raise
+        log = cls(path, database)
         log._last_index = snapshot.index
         sqlite.sync_directory(path.parent)
         return log

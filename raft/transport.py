@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import ssl
 import time
 from collections import Counter
@@ -483,7 +484,10 @@ class TcpTransport:
                 server = await self.serve(lambda: _Incoming(self), host.strip("[]"), int(port))
             except OSError as error:
                 await self.stop()
-                reason = os.strerror(error.errno).lower() if error.errno else str(error)
+                if isinstance(error, socket.gaierror):  # its numbers are not those of the system's errors
+                    reason = (error.strerror or str(error)).lower()
+                else:
+                    reason = os.strerror(error.errno).lower() if error.errno else str(error)
                 raise OSError(f"cannot listen on {address} for peers: {reason}") from None
             self._servers.append(server)
 

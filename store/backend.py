@@ -99,12 +99,15 @@ class Backend:
         self._in_place.set()
 
     async def open(self) -> None:
-        self._writer = await sqlite.start(lambda: connect(self.path))
+        """Raises StateDiskError for a disk that takes no file, ValueError for a newer schema."""
         try:
+            self._writer = await sqlite.start(lambda: connect(self.path))
             self._reader = await sqlite.start(lambda: connect(self.path, create=False))
             self.sizes = await _run(self.path, self._writer, _sizes)
-        except BaseException:
+        except BaseException as error:
             await self.close()
+            if sqlite.is_disk_trouble(error):
+                raise StateDiskError(self.path, error) from error
             raise
 
     async def replace(self, new: Path) -> None:

@@ -87,19 +87,14 @@ def parse_initial_cluster(text: str) -> dict[str, tuple[str, ...]]:
 def check_urls(flag: str, urls: Sequence[str], *, sockets: bool = False) -> None:
     """Refuse what is not ``http://HOST:PORT`` or https; with ``sockets``, unix and unixs are URLs too."""
     for url in urls:
-        parts = urlsplit(url)
-        if sockets and parts.scheme in ("unix", "unixs") and parts.netloc + parts.path:
-            continue
         try:
-            port = parts.port
-        except ValueError:
-            port = None
-        if (
-            parts.scheme not in ("http", "https")
-            or not parts.hostname
-            or port is None
-            or parts.path not in ("", "/")
-        ):
+            parts = urlsplit(url)
+            if sockets and parts.scheme in ("unix", "unixs") and parts.netloc + parts.path:
+                continue
+            valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port is not None
+        except ValueError:  # of the port, or of an address in brackets
+            valid = False
+        if not valid or parts.path not in ("", "/"):
             raise ConfigError(f"--{flag}: {url!r} is not http://HOST:PORT or https://HOST:PORT")
 
 

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from raft import sqlite
 from store import state as states
 from store.apply import Applier, Result
-from store.backend import Backend, BucketKey, Row, Sizes
+from store.backend import Backend, BucketKey, Row, Sizes, StateDiskError
 from store.errors import COMPACTED, EtcdError
 from store.etcdpb import internal_pb2, rpc_pb2
 from store.leases import Lease
@@ -91,9 +92,15 @@ class Machine:
     async def open(cls, path: Path, options: MachineOptions | None = None) -> Machine:
         """Open or create the state database at ``path``.
 
-        Raises sqlite3.Error or ValueError when the file is damaged or of a newer schema.
+        Raises sqlite3.Error or ValueError when the file is damaged or of a newer schema, StateDiskError
+        when the disk does not let it be opened.
         """
-        state = await asyncio.to_thread(states.load, path)
+        try:
+            state = await asyncio.to_thread(states.load, path)
+        except sqlite3.OperationalError as error:
+            if sqlite.is_disk_trouble(error):
+                raise StateDiskError(path, error) from error
+            raise
         machine = cls(path, state, options or MachineOptions())
         await machine.backend.open()
         try:

@@ -59,7 +59,7 @@ def _going_back(operations: Iterable[Operation]) -> Iterator[ReadViolation]:
     for operation in operations:
         assert operation.answer is not None
         place, revision = (operation.client, operation.endpoint), operation.answer.revision
-        if revision < newest.get(place, 0):
+        if revision < newest.get(place, revision):
             text = f"the same member showed revision {newest[place]} to the same client before"
             yield ReadViolation(operation, text)
-        newest[place] = max(revision, newest.get(place, 0))
+        newest[place] = max(revision, newest.get(place, revision))

@@ -173,6 +173,7 @@ async def _running(kind: str) -> AsyncIterator[_Process]:
         kind,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,  # a Ctrl-C is for this process, which then ends the server
     )
     assert process.stdin is not None
     assert process.stdout is not None

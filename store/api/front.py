@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -68,7 +69,10 @@ async def listen(
             # localhost is one address here, not the two that it may resolve to
             await server.listen("127.0.0.1" if host == "localhost" else host, parts.port or 0, secured)
         except OSError as error:
-            reason = os.strerror(error.errno).lower() if error.errno else str(error)
+            if isinstance(error, socket.gaierror):  # its numbers are not those of the system's errors
+                reason = (error.strerror or str(error)).lower()
+            else:
+                reason = os.strerror(error.errno).lower() if error.errno else str(error)
             raise ListenError(f"--{flag}: {parts.netloc or parts.path} cannot be used: {reason}") from None
         if secured is None and not is_loopback(host):
             log.warning("%s: anyone who reaches it may read and write everything; serve https:// instead", url)

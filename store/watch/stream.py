@@ -75,8 +75,8 @@ class WatchStream:
         self._next_id = 0
         self._queue: deque[_Answer | _Delivery] = deque()
         self._queued_bytes = 0
-        self._last_key: tuple[int, Event | None, bool] = (0, None, False)
-        self._last_head = self._last_tail = b""
+        self._last_key: tuple[Event | None, bool] = (None, False)
+        self._last_tail = b""
         self._wake = asyncio.Event()
         self._drained = asyncio.Event()
         self._drained.set()
@@ -147,11 +147,16 @@ class WatchStream:
             self._put(_Answer(INVALID_ID, current))
 
     def progress_tick(self) -> None:
-        """The progress interval is over: tell the watchers that asked and have heard nothing since the last."""
+        """The progress interval is over: tell the watchers that asked and have heard nothing since the last.
+
+        A client that does not read is not told: ticks must not fill its queue beyond the limit.
+        """
         current = self._revision()
         for watcher in self._watchers.values():
             if not watcher.progress_notify:
                 continue
+            if len(self._queue) >= self._queue_responses:
+                return
             if watcher.quiet and watcher.synced and watcher.next_revision <= current + 1:
                 self._put(_Answer(watcher.id, current))
             watcher.quiet = True
@@ -230,14 +235,14 @@ class WatchStream:
 
     def _encode_one(self, watcher: Watcher, revision: int, event: Event) -> bytes:
         """Neighbours in the queue often tell the same of a key to several watchers: only the id differs then."""
-        key = (revision, event, watcher.prev_kv)
+        head = self._header(revision)  # each time: the term in it may have changed
+        key = (event, watcher.prev_kv)
         if key != self._last_key:
-            head = self._header(revision)
             tail = b"".join(event.parts(prev_kv=watcher.prev_kv))
             if len(tail) > BATCH_BYTES:
                 return head + watcher.id_field + tail
-            self._last_key, self._last_head, self._last_tail = key, head, tail
-        return self._last_head + watcher.id_field + self._last_tail
+            self._last_key, self._last_tail = key, tail
+        return head + watcher.id_field + self._last_tail
 
     def _fragments(self, head: bytes, events: list[tuple[Part, ...]]) -> Iterator[bytes]:
         """Cut between events so that a part stays below the limit, unless one event alone exceeds it."""

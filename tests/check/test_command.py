@@ -57,12 +57,26 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, capsys: pytest.CaptureF
         assert words in shown.err
 
 
+@pytest.mark.parametrize("budget", ["nan", "-1", "0"])
+def test_a_budget_that_is_no_time_is_wrong_usage(
+    budget: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path / "h.jsonl", put(1, 2, "a", "x", 2))
+    assert cli.main(["check", str(file), "--budget", budget]) == 2
+    assert "--budget must be a positive number" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("--nemesis", "earthquake"), "'earthquake' is none of kill, pause"),
         (("--nemesis", "kill", "--endpoints", "http://127.0.0.1:1"), "there is none"),
         (("--duration", "0"), "must be positive"),
+        (("--duration", "nan"), "must be positive"),
+        (("--rate", "nan"), "must be positive"),
+        (("--duration", "inf"), "must be positive"),
+        (("--clients", "99999999"), "at most 1000"),
+        (("--endpoints", ""), "'' is not http://HOST:PORT"),
         (("--endpoints", "here"), "'here' is not http://HOST:PORT"),
     ],
 )

@@ -316,6 +316,14 @@ def test_a_stale_read_shows_one_revision_whole() -> None:
     assert other.reads == ()
 
 
+def test_going_back_among_negative_revisions_is_told() -> None:
+    """No store has them; a file that was edited may, and is judged all the same."""
+    found = Found((), 0)
+    reads = [op(call, call + 1, Range(b"a", serializable=True), found, -call, 1, "m1") for call in (11, 13)]
+    report = judged(writes=(*WRITES, *reads))
+    assert any("showed revision -11 to the same client before" in read.explanation for read in report.reads)
+
+
 def test_reading_what_is_compacted_is_found() -> None:
     read = op(15, 16, Range(b"a", revision=2, serializable=True), Found((X,), 1), 7)
     report = judged(writes=(*COMPACTED, read))

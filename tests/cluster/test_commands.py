@@ -87,6 +87,8 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], problem: 
     [
         (["--election-timeout", "100"], "--election-timeout: 100 ms must be at least 5 times"),
         (["--listen-peer-urls", "127.0.0.1:1"], "is not http://HOST:PORT"),
+        (["--listen-peer-urls", "http://[::1"], "is not http://HOST:PORT"),
+        (["--listen-metrics-urls", "http://[::1"], "is not http://HOST:PORT"),
         (["--initial-cluster", "other=http://127.0.0.1:2380"], "but not --name default"),
         (["--initial-cluster", "default=http://127.0.0.1:9"], "--initial-advertise-peer-urls says"),
         (["--max-txn-ops", "0"], "not a positive number"),
@@ -229,6 +231,26 @@ def test_a_launcher_that_has_gone_does_not_end_the_member(
     for nonsense in (str(write), "9" * 30):  # closed already; no descriptor at all
         monkeypatch.setenv(loop.READY_FD_VARIABLE, nonsense)
         loop.say_ready()
+
+
+async def test_ctrl_c_ends_a_measurement_wherever_it_is_and_lets_it_tidy_up() -> None:
+    stop, tidied = asyncio.Event(), asyncio.Event()
+
+    async def measure() -> int:
+        stop.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            tidied.set()
+        return 0
+
+    async def quick() -> int:
+        return 3
+
+    async with asyncio.timeout(10):
+        assert await loop.unless_stopped(stop, measure()) == loop.INTERRUPTED
+        assert await loop.unless_stopped(asyncio.Event(), quick()) == 3
+    assert tidied.is_set()
 
 
 async def test_two_commands_that_start_members_at_once_lose_no_process(

@@ -69,6 +69,17 @@ async def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
         await reopen(tmp_path)
 
 
+async def test_a_log_that_no_disk_takes_is_refused_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("raft.sqlite_log._create", full)
+    with pytest.raises(LogError, match=r"cannot be made now .* free space"):
+        await new_log(tmp_path)
+
+
 async def test_a_gap_between_entries_is_refused(tmp_path: Path) -> None:
     log = await new_log(tmp_path)
     for index in range(2, 6):
@@ -137,30 +148,6 @@ async def test_the_write_ahead_file_has_its_final_length_from_the_start(tmp_path
         await again.close()
 
 
-async def test_a_disk_without_room_for_the_write_ahead_file_keeps_what_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    written = 0
-
-    def little_room(descriptor: int, data: bytes, offset: int) -> int:
-        nonlocal written
-        if written > 2 << 20:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        written += len(data)
-        return real_pwrite(descriptor, data, offset)
-
-    real_pwrite = os.pwrite
-    monkeypatch.setattr(os, "pwrite", little_room)
-    log = await new_log(tmp_path)
-    try:
-        assert (tmp_path / "raft.db-wal").stat().st_size < 1 << 20
-        assert "cannot be lengthened" in caplog.text
-        await log.write([LogWrite((entry(2),), HardState(1, 0, 1), None)])
-        assert (await log.load()).entries == [entry(2)]
-    finally:
-        await log.close()
-
-
 async def test_a_sync_that_takes_too_long_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -171,3 +158,29 @@ async def test_a_sync_that_takes_too_long_is_told(
     await log.write([LogWrite((entry(3),))])
     assert "a sync took" in caplog.text
     await log.close()
+
+
+@pytest.mark.parametrize("trouble", ["too little room", "full half-way"])
+async def test_a_disk_without_room_is_not_filled_by_the_preallocated_log(
+    trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lengthening the log ahead takes of a small disk, the entries and the state would lack."""
+    statvfs, pwrite = os.fstatvfs, os.pwrite
+    if trouble == "too little room":
+        monkeypatch.setattr(
+            os, "fstatvfs", lambda fd: os.statvfs_result((*statvfs(fd)[:4], 5000, *statvfs(fd)[5:]))
+        )
+    else:
+
+        def write(fd: int, data: bytes, offset: int) -> int:
+            if offset > 4 << 20:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return pwrite(fd, data, offset)
+
+        monkeypatch.setattr(os, "pwrite", write)
+    log = await new_log(tmp_path)
+    try:
+        assert (tmp_path / "raft.db-wal").stat().st_size < 1 << 20
+        await log.write([LogWrite([entry(2)])])
+    finally:
+        await log.close()

@@ -119,6 +119,8 @@ async def test_reflection_lists_the_services_and_knows_their_files(tmp_path: Pat
     requests = [
         reflection_pb2.ServerReflectionRequest(list_services=""),
         reflection_pb2.ServerReflectionRequest(file_containing_symbol="etcdserverpb.KV"),
+        reflection_pb2.ServerReflectionRequest(file_containing_symbol="etcdserverpb.KV.Put"),
+        reflection_pb2.ServerReflectionRequest(file_containing_symbol="etcdserverpb.KV.Nothing"),
         reflection_pb2.ServerReflectionRequest(file_containing_symbol="no.such.Thing"),
     ]
     async with (
@@ -130,8 +132,10 @@ async def test_reflection_lists_the_services_and_knows_their_files(tmp_path: Pat
             request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
             response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
         )(iter(requests), timeout=10)
-        listed, known, unknown = [answer async for answer in call]
+        listed, known, method, *unknown = [answer async for answer in call]
     names = {service.name for service in listed.list_services_response.service}
     assert {"etcdserverpb.KV", "etcdserverpb.Watch", "v3lockpb.Lock", "grpc.health.v1.Health"} <= names
     assert known.file_descriptor_response.file_descriptor_proto
-    assert unknown.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+    assert method.file_descriptor_response == known.file_descriptor_response
+    codes = [answer.error_response.error_code for answer in unknown]
+    assert codes == [grpc.StatusCode.NOT_FOUND.value[0]] * 2

@@ -388,6 +388,29 @@ async def test_the_progress_tick_tells_only_quiet_watchers_that_asked(driver: Dr
     assert await client.is_silent(driver.machine)
 
 
+async def test_answers_about_one_event_carry_the_term_of_their_own_time(driver: Driver) -> None:
+    """The encoded event is shared; the header is not, as a new leader may have come in between."""
+    term = 2
+    client = Client(driver.machine)
+    client.stream._header = lambda revision: rpc_pb2.WatchResponse(
+        header=rpc_pb2.ResponseHeader(revision=revision, raft_term=term)
+    ).SerializeToString()
+    driver.put(b"a")
+    for term in (2, 3):
+        await client.create(b"a", start_revision=2)
+        assert (await client.receive()).header.raft_term == term
+
+
+async def test_progress_ticks_do_not_grow_the_queue_of_a_client_that_does_not_read(
+    driver: Driver, client: Client
+) -> None:
+    for _ in range(10):
+        await client.create(b"a", progress_notify=True)
+    for _ in range(100):
+        client.stream.progress_tick()
+    assert len(client.stream._queue) == streams.QUEUE_RESPONSES
+
+
 async def test_what_a_stream_holds_and_what_is_read_for_it_is_bounded_in_bytes(
     driver: Driver, client: Client
 ) -> None:

@@ -7,13 +7,13 @@ DEV    := $(VENV)/.installed-dev
 CLIENTS ?= .clients
 ARGS   ?=
 
-.PHONY: up test lint format bench mutants cases differential fuzz clients proto clean
+.PHONY: up test lint format bench mutants sim sim-mutants faulty cases differential fuzz clients proto clean
 
 up: $(RUN)              ## start three members and an API server; Ctrl-C stops them
 	@exec $(BIN)/kvorum up $(ARGS)
 
 test: $(RUN)            ## the whole suite (under five minutes on two cores)
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
 lint: $(DEV)            ## ruff, mypy --strict, import rules, generated code
 	$(BIN)/ruff check .
@@ -27,6 +27,15 @@ format: $(DEV)
 
 mutants: $(RUN)         ## every deliberate fault must be found by a test (about five minutes)
 	$(BIN)/python -m tests.mutants
+
+sim: $(RUN)             ## 500 whole clusters in simulation (under three minutes on two cores)
+	$(BIN)/kvorum sim --seeds 1..500 --jobs 2 $(ARGS)
+
+sim-mutants: $(RUN)     ## how many seeds find each fault that breaks safety; writes the table (half an hour)
+	$(BIN)/python -m tests.mutants.simulated --jobs 2 --write $(ARGS)
+
+faulty: $(RUN)          ## the checkers must find every faulty member, as processes (about six minutes)
+	$(BIN)/python -m tests.check.faulty $(ARGS)
 
 cases: $(RUN)           ## the recorded etcdctl cases of ../shared, on fresh members and on a follower (ten minutes)
 	$(BIN)/python -m tests.cases

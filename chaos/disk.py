@@ -38,8 +38,14 @@ class Loss(Enum):
 class SimulatedDisk:
     """One file. ``observe`` is told of every "write" and "sync" when it has happened."""
 
-    def __init__(self, rng: random.Random, observe: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        observe: Callable[[str], None] = lambda _: None,
+        sector_bytes: int = SECTOR_BYTES,
+    ) -> None:
         self._rng = rng
+        self._sector_bytes = sector_bytes
         self._durable = bytearray()
         self._pending: list[tuple[int, bytes]] = []
         self._observe = observe
@@ -48,6 +54,11 @@ class SimulatedDisk:
         """A sync raises OSError; what it should have made durable stays in doubt."""
         self.stall: asyncio.Event | None = None
         """While set, a sync waits for this event first."""
+
+    @property
+    def pending(self) -> int:
+        """How many writes are not synced."""
+        return len(self._pending)
 
     def write(self, data: bytes) -> None:
         """Append; visible at once, durable only after a sync."""
@@ -86,7 +97,7 @@ class SimulatedDisk:
 
     def after_crash(self, loss: Loss) -> SimulatedDisk:
         """The disk as the next start finds it. This one is unchanged, so that a run can be cut in many ways."""
-        survivor = SimulatedDisk(self._rng)
+        survivor = SimulatedDisk(self._rng, sector_bytes=self._sector_bytes)
         survivor._durable = bytearray(self._durable)
         for position, data in self._surviving(loss):
             survivor._put(position, data)
@@ -103,12 +114,29 @@ class SimulatedDisk:
             return [write for write in pending if rng.random() < 0.5]
         kept = rng.randrange(len(pending))
         position, data = pending[kept]
+        size = self._sector_bytes
         sectors = [
-            (position + start, data[start : start + SECTOR_BYTES])
-            for start in range(0, len(data), SECTOR_BYTES)
+            (position + start, data[start : start + size])
+            for start in range(0, len(data), size)
             if rng.random() < 0.5
         ]
         return [*pending[:kept], *sectors]
+
+
+def flip_bit(disk: SimulatedDisk, where: float) -> bool:
+    """Turn one bit at rest, ``where`` in [0, 1) of the records before the last one, which alone can be told from a
+    torn tail. False when there are too few records."""
+    ends = _ends(bytes(disk._durable))
+    if len(ends) < 2:
+        return False
+    at = int(where * 8 * ends[-2])
+    disk._durable[at // 8] ^= 1 << at % 8
+    return True
+
+
+def read_log(disk: SimulatedDisk) -> LoadedLog:
+    """What a start would find now."""
+    return _replay(disk.contents())[0]
 
 
 _HEADER: Final = struct.Struct(">II")
@@ -130,10 +158,16 @@ class SimulatedLog:
         return cls(disk)
 
     async def load(self) -> LoadedLog:
-        """Replay the file up to the first record that is not whole, and cut the rest off."""
+        """Replay the file up to the first record that is not whole, and cut the rest off.
+
+        Only a last record can be torn, since each is synced before the next is written. Damage before a whole
+        record is no torn tail, and what follows it may have been acknowledged: LogError (M38).
+        """
         data = self.disk.contents()
         loaded, end = _replay(data)
         if end < len(data):
+            if _holds_record(data, end + 1):
+                raise LogError(Path("simulated.log"), "a record in its middle is damaged", "replace this member")
             self.disk.replace(data[:end])
         return loaded
 
@@ -177,17 +211,39 @@ def _replay(data: bytes) -> tuple[LoadedLog, int]:
     hard_state, snapshot = HardState(), Snapshot()
     entries: list[Entry] = []
     end = 0
-    while end + _HEADER.size <= len(data):
-        length, checksum = _HEADER.unpack_from(data, end)
-        body = data[end + _HEADER.size : end + _HEADER.size + length]
-        if not length or len(body) < length or zlib.crc32(body) != checksum:
-            break
+    while (body := _body_at(data, end)) is not None:
         for write in msgpack.unpackb(body, use_list=False):
             hard_state, snapshot = _apply(write, hard_state, snapshot, entries)
-        end += _HEADER.size + length
+        end += _HEADER.size + len(body)
     if not end:
         raise LogError(Path("simulated.log"), "it holds no whole record", "restore it")
     return LoadedLog(hard_state, snapshot, entries), end
+
+
+def _body_at(data: bytes, start: int) -> bytes | None:
+    """The body of the record that begins at ``start``; None when it is not whole."""
+    if start + _HEADER.size > len(data):
+        return None
+    length, checksum = _HEADER.unpack_from(data, start)
+    body = data[start + _HEADER.size : start + _HEADER.size + length]
+    if not length or len(body) < length or zlib.crc32(body) != checksum:
+        return None
+    return body
+
+
+def _holds_record(data: bytes, start: int) -> bool:
+    """Whether a whole record begins at ``start`` or anywhere after it."""
+    return any(_body_at(data, at) is not None for at in range(start, len(data) - _HEADER.size))
+
+
+def _ends(data: bytes) -> list[int]:
+    """Where the whole records end."""
+    ends: list[int] = []
+    end = 0
+    while (body := _body_at(data, end)) is not None:
+        end += _HEADER.size + len(body)
+        ends.append(end)
+    return ends
 
 
 def _apply(

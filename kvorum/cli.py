@@ -12,6 +12,7 @@ from typing import Any, Final
 from kvorum.layout import PORT_MAX, UsageError, UserError
 
 DEFAULT_DATA_DIR: Final = ".kvorum"
+_CHECK_ACTIONS: Final = ("history", "run", "-h", "--help")
 
 Command = Callable[[argparse.Namespace], int]
 AsyncCommand = Callable[[argparse.Namespace, asyncio.Event], Awaitable[int]]
@@ -227,6 +228,12 @@ def _member(args: argparse.Namespace) -> int:
     return member.run(args.arguments)
 
 
+def _sim(args: argparse.Namespace) -> int:
+    from kvorum import sim
+
+    return sim.run(args)
+
+
 def _apiserver(args: argparse.Namespace) -> int:
     from kvorum import apiserver
 
@@ -303,6 +310,30 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
             snapshot.add_subparsers(metavar="ACTION", required=True, parser_class=_Parser), _add
         )
 
+    sim = _add(
+        commands,
+        "sim",
+        "whole clusters in simulation: every run from one seed, every fault, every invariant",
+        "kvorum sim --seeds 1..500 --jobs 2\n  kvorum sim --replay 42 --trace timeline.html",
+        _sim,
+    )
+    if command in (None, "sim"):
+        from kvorum import sim as simulation
+
+        simulation.add_arguments(sim)
+
+    check = _add(
+        commands,
+        "check",
+        "judge what clients of a store saw: linearizable? watches complete?",
+        "kvorum check run --duration 60 --nemesis kill,pause\n  kvorum check kvorum-check-7/history.jsonl",
+        _no_action,
+    )
+    if command in (None, "check"):
+        from kvorum import check as checks
+
+        checks.add_commands(check.add_subparsers(metavar="ACTION", required=True, parser_class=_Parser), _add)
+
     member = _add(
         commands,
         "member",
@@ -335,6 +366,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command == "member":  # its flags are etcd's: argparse's remainder would take some of them away
             args = argparse.Namespace(run=_member, arguments=arguments[1:])
         else:
+            if command == "check" and len(arguments) > 1 and arguments[1] not in _CHECK_ACTIONS:
+                arguments.insert(1, "history")  # its first word may be left out
             args = build_parser(command).parse_args(arguments)
         run: Command = args.run
         code = run(args)

@@ -21,6 +21,8 @@ from urllib.parse import urlsplit
 FILE_NAME: Final = "cluster.json"
 LOCK_NAME: Final = "cluster.lock"
 FORMAT: Final = 1
+FAULTS_VARIABLE: Final = "KVORUM_FAULTS"
+"""In the environment of a member: 1 lets faults be injected through files in its data directory."""
 LOCK_TIMEOUT_S: Final = 10.0
 _LOCK_POLL_S: Final = 0.02
 PORT_MAX: Final = 65535

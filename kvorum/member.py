@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from kvorum import loop
 from kvorum.flags import Parsed, help_text, parse, retention
-from kvorum.layout import UsageError, UserError
+from kvorum.layout import FAULTS_VARIABLE, UsageError, UserError
 from raft.errors import FatalError
 from store import member
 from store.api.context import VERSION
@@ -114,6 +115,7 @@ def make_config(parsed: Parsed) -> MemberConfig:
         slow_request_s=parsed["warning-unary-request-duration"],
         listen_metrics_urls=parsed["listen-metrics-urls"],
         upkeep=_upkeep(parsed),
+        takes_faults=os.environ.get(FAULTS_VARIABLE) == "1",
     )
 
 

@@ -23,8 +23,8 @@ STOP_TIMEOUT_S: Final = 5.0
 POLL_S: Final = 0.02
 
 
-def member_command(cluster: Cluster, member: Member) -> list[str]:
-    """The command line of one member."""
+def member_command(cluster: Cluster, member: Member, state: str = "new") -> list[str]:
+    """The command line of one member; ``state`` "existing" is for one that joins a cluster that runs."""
     initial = ",".join(f"{each.name}={each.peer_url}" for each in cluster.members)
     return [
         sys.executable, "-m", "kvorum", "member",
@@ -36,7 +36,7 @@ def member_command(cluster: Cluster, member: Member) -> list[str]:
         "--initial-advertise-peer-urls", member.peer_url,
         "--initial-cluster", initial,
         "--initial-cluster-token", cluster.token,
-        "--initial-cluster-state", "new",
+        "--initial-cluster-state", state,
         *(_tls_flags(cluster) if cluster.is_secured else ()),
     ]  # fmt: skip
 
@@ -133,20 +133,20 @@ def last_words(log_file: Path) -> str:
     return lines[-1].removeprefix("kvorum: ") if lines else f"see {log_file}"
 
 
-async def start_member(cluster: Cluster, member: Member) -> tuple[Cluster, Child]:
+async def start_member(cluster: Cluster, member: Member, state: str = "new") -> tuple[Cluster, Child]:
     """Start a member's process and note it in cluster.json, whatever others note there at the same time."""
     async with locked(cluster.directory):
         if (cluster.directory / FILE_NAME).exists():
             cluster = load(cluster.directory)
             member = cluster.member(member.name)
-        return spawn_member(cluster, member)
+        return spawn_member(cluster, member, state)
 
 
-def spawn_member(cluster: Cluster, member: Member) -> tuple[Cluster, Child]:
+def spawn_member(cluster: Cluster, member: Member, state: str = "new") -> tuple[Cluster, Child]:
     """The same for who has the lock, and in ``cluster`` the state of now."""
     if member.process.alive():
         raise UserError(f"{member.name} is running already (pid {member.process.pid})")
-    child = Child(member.name, member_command(cluster, member), cluster.log_file(member.name))
+    child = Child(member.name, member_command(cluster, member, state), cluster.log_file(member.name))
     cluster = cluster.with_member(replace(member, process=child.process))
     cluster.save()
     return cluster, child
@@ -173,14 +173,15 @@ async def wait_gone(processes: Iterable[Process], timeout_s: float) -> list[Proc
 async def stop_all(processes: Sequence[Process]) -> None:
     """SIGTERM, and SIGKILL for what has not ended in time; a paused process is woken first."""
     for process in processes:
-        _signal_quietly(process, signal.SIGCONT)
-        _signal_quietly(process, signal.SIGTERM)
+        signal_quietly(process, signal.SIGCONT)
+        signal_quietly(process, signal.SIGTERM)
     for process in await wait_gone(processes, STOP_TIMEOUT_S):
-        _signal_quietly(process, signal.SIGKILL)
+        signal_quietly(process, signal.SIGKILL)
     await wait_gone(processes, STOP_TIMEOUT_S)
 
 
-def _signal_quietly(process: Process, number: signal.Signals) -> None:
+def signal_quietly(process: Process, number: signal.Signals) -> None:
+    """Send a signal to a process that may have ended."""
     if process.alive():
         try:
             os.kill(process.pid, number)

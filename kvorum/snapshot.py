@@ -199,7 +199,7 @@ def _table(cells: tuple[str, ...]) -> str:
     line = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
     heads = []
     for head, width in zip(_HEADER, widths, strict=True):
-        left = (width - len(head) + 1) // 2
+        left = (width - len(head)) // 2
         heads.append(" " * left + head + " " * (width - len(head) - left))
     row = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
     return "\n".join((line, f"| {' | '.join(heads)} |", line, f"| {' | '.join(row)} |", line))

@@ -22,7 +22,6 @@ from raft.core import (
     Config,
     DropReason,
     MalformedMessage,
-    MemoryStorage,
     ProposalDropped,
     RawNode,
     StepLocalMessage,
@@ -35,7 +34,6 @@ from raft.core.types import (
     APPLY_THREAD,
     NO_NODE,
     ConfChangeV2,
-    ConfState,
     Entry,
     EntryType,
     HardState,
@@ -57,6 +55,7 @@ from raft.errors import (
 )
 from raft.log import DurableLog, LoadedLog, LogWrite
 from raft.reads import ReadRounds
+from raft.stable import StableLog
 from raft.transport import Transport
 from raft.waiters import ID_BYTES, RequestIds, Waiters
 
@@ -106,46 +105,6 @@ class _Proposal(NamedTuple):
     data: bytes
 
 
-class _Storage(MemoryStorage):
-    """The stable part of the log in memory. Configuration and snapshots are at the applied position, which
-    the state machine keeps, and not at the position where the log happens to begin."""
-
-    def __init__(self, position: Callable[[], Snapshot]) -> None:
-        super().__init__()
-        self._position = position
-        self.bytes = 0
-        """Of the entries' data."""
-
-    def append(self, entries: Sequence[Entry]) -> None:
-        replaces = bool(entries) and entries[0].index <= self.last_index()
-        super().append(entries)
-        self.bytes = _data_bytes(self._entries) if replaces else self.bytes + _data_bytes(entries)
-
-    def apply_snapshot(self, snapshot: Snapshot) -> None:
-        super().apply_snapshot(snapshot)
-        self.bytes = 0
-
-    def compact(self, index: int) -> None:
-        super().compact(index)
-        self.bytes = _data_bytes(self._entries[1:])
-
-    def index_before_last(self, size: int) -> int:
-        """The index after which no more than ``size`` bytes of entries follow."""
-        index = self.last_index()
-        for entry in reversed(self._entries[1:]):
-            size -= len(entry.data)
-            if size < 0:
-                break
-            index -= 1
-        return index
-
-    def initial_state(self) -> tuple[HardState, ConfState]:
-        return super().initial_state()[0], self._position().conf_state
-
-    def snapshot(self) -> Snapshot:
-        return self._position()
-
-
 class RaftDriver:
     """One member's Raft. Construct with a loaded log, ``run`` as a task, and talk to it from the same loop."""
 
@@ -165,7 +124,7 @@ class RaftDriver:
         self._application = application
         self._transport = transport
         self._conf_state = application.conf_state
-        self._storage = _Storage(self._image_position)
+        self._storage = StableLog(self._image_position)
         self._node = self._make_node(loaded, rng)
         self._ids = RequestIds(config.member_id)
         self._waiters = Waiters(config.request_timeout_s, loop.time)
@@ -671,6 +630,9 @@ class RaftDriver:
         self._conf_state = self._node.apply_conf_change(change)
         outcome = self._application.apply_conf_change(entry, self._conf_state, payload)
         self._waiters.resolve(request_id, outcome)
+        if self._group is not None:
+            # A power loss must not bring back the configuration before: who it needs may be gone for good by then.
+            self._group.create_task(self._application.make_durable(), name="save-config")
 
     # snapshots and truncation
 
@@ -774,10 +736,6 @@ class RaftDriver:
         self._waiters.fail_all(OutcomeUnknown("this member stopped while the proposal was under way"))
         self._reads.fail_all(Stopped("this member is shutting down"))
         self._failure.cancel()
-
-
-def _data_bytes(entries: Sequence[Entry]) -> int:
-    return sum([len(entry.data) for entry in entries])
 
 
 def _request_id(data: bytes) -> int:

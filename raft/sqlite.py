@@ -87,12 +87,12 @@ def _preallocate(wal: Path, size: int) -> None:
     """
     descriptor = os.open(wal, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        length = os.fstat(descriptor).st_size
+        length = before = os.fstat(descriptor).st_size
         while length < size:
             length += os.pwrite(descriptor, bytes(min(size - length, _ZEROS_BYTES)), length)
     except OSError as error:
         log.warning("%s cannot be lengthened ahead of its use: %s", wal, error)
-        os.ftruncate(descriptor, length)
+        os.ftruncate(descriptor, before)  # the room that is left is for the data
     finally:
         os.close(descriptor)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import sqlite3
 import time
 from collections.abc import Callable
@@ -12,7 +10,6 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from raft import sqlite
 from raft.core.types import ConfChangeV2, ConfState, Entry, Snapshot
 from raft.errors import FatalError, Refused
 from store.cluster import (
@@ -30,23 +27,25 @@ from store.cluster import (
 )
 from store.errors import Code, EtcdError
 from store.etcdpb import internal_pb2
+from store.images import CONF_STATE_KEY, ImageFolder, Images
 from store.machine import META, Machine
 from store.observations import Observations
-from store.state import read_applied
-
-CONF_STATE_KEY = b"confState"
 
 
 class MachineApplication:
     """A raft.application.Application over a Machine."""
 
     def __init__(
-        self, machine: Machine, max_learners: int, image_dir: Path, observations: Observations | None = None
+        self,
+        machine: Machine,
+        max_learners: int,
+        images: Path | Images,
+        observations: Observations | None = None,
     ) -> None:
+        """``images`` is the folder they are kept in, or whatever else keeps them."""
         self._machine = machine
+        self._images: Images = ImageFolder(images) if isinstance(images, Path) else images
         self._observations = observations or Observations()
-        self._image_dir = image_dir
-        self._images_made = 0
         self._own_record: bytes | None = None
         self._own_is_learner = False
         self._max_learners = max_learners
@@ -116,81 +115,48 @@ class MachineApplication:
         await self._machine.checkpoint()
 
     async def make_image(self) -> tuple[Snapshot, Path]:
-        self._images_made += 1
-        path = self._image_dir / f"outgoing-{self._images_made}.snap"
+        image = self._images.new()
         try:
-            path.unlink(missing_ok=True)
-            index, term = await self._machine.snapshot_to(path)
-            return Snapshot(index, term, await asyncio.to_thread(_conf_state_in, path)), path
+            index, term = await self._machine.snapshot_to(image)
+            return Snapshot(index, term, await self._images.conf_state(image)), image
         except sqlite3.Error as error:
-            path.unlink(missing_ok=True)
+            self._images.discard(image)
             raise OSError(f"no image of the state could be made: {error}") from error
         except BaseException:
-            path.unlink(missing_ok=True)
+            self._images.discard(image)
             raise
 
     def release_image(self, image: Path) -> None:
-        image.unlink(missing_ok=True)
+        self._images.discard(image)
 
     async def accept_image(self, image: Path, snapshot: Snapshot) -> None:
-        held = await asyncio.to_thread(_check_image, image)
+        held = await self._images.check(image)
         if held != snapshot:
             raise Refused(f"the image holds entry {held.index}, it was announced as {snapshot.index}")
         # Earlier ones stay: the log may count on one of them already. They go once a later one is installed.
-        await asyncio.to_thread(_move_durably, image, self._accepted(snapshot))
+        await self._images.keep(image, snapshot)
 
     async def install_image(self, snapshot: Snapshot) -> None:
-        image = self._accepted(snapshot)
-        if not image.exists():
+        image = self._images.accepted(snapshot)
+        if image is None:
             raise FatalError(
                 f"the log begins after entry {snapshot.index} but the state ends at {self.applied_index}, and "
-                f"{image} is missing: remove this member from the cluster and add it again"
+                "the image in between is missing: remove this member from the cluster and add it again"
             )
         await self._machine.install(image)
-        for older in self._image_dir.glob("accepted-*.snap"):
-            if older < image:  # names sort by index
-                older.unlink(missing_ok=True)
+        self._images.forget_before(snapshot)
         self.on_membership()
 
     async def recover(self, snapshot: Snapshot) -> None:
         """Before the driver is made: finish an installation that a crash interrupted, and clear what it left."""
         if self.applied_index < snapshot.index:
             await self.install_image(snapshot)
-        for leftover in self._image_dir.glob("*.snap"):
-            leftover.unlink()
-
-    def _accepted(self, snapshot: Snapshot) -> Path:
-        return self._image_dir / f"accepted-{snapshot.index:016x}.snap"
+        self._images.clear()
 
 
 def membership_of(machine: Machine, max_learners: int = DEFAULT_MAX_LEARNERS) -> Membership:
     """The members as a machine holds them."""
     return Membership(machine.bucket(MEMBERS), machine.bucket(MEMBERS_REMOVED), max_learners)
-
-
-def _conf_state_in(path: Path) -> ConfState:
-    """The configuration that an image holds: it belongs to the image's position, not to the present."""
-    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
-        row = db.execute("SELECT value FROM bucket WHERE name = ? AND key = ?", (META, CONF_STATE_KEY)).fetchone()
-    return decode_conf_state(row[0])
-
-
-def _move_durably(source: Path, target: Path) -> None:
-    """Rename, and make the new name survive a power loss (M37)."""
-    source.replace(target)
-    sqlite.sync_directory(target.parent)
-
-
-def _check_image(path: Path) -> Snapshot:
-    try:
-        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
-            problems = [row[0] for row in db.execute("PRAGMA quick_check(1)")]
-        if problems != ["ok"]:
-            raise OSError(f"the image is damaged: {problems[0]}")
-        index, term = read_applied(path)
-        return Snapshot(index, term, _conf_state_in(path))
-    except (sqlite3.Error, ValueError, TypeError, AttributeError) as error:
-        raise OSError(f"this is no image of a state: {error}") from error
 
 
 def _nothing() -> None:

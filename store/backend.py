@@ -61,6 +61,11 @@ class Sizes:
     in_use: int
 
 
+def schema() -> str:
+    """The statements that make an empty state database, harmless in one that is there."""
+    return _SCHEMA
+
+
 def connect(path: Path, *, create: bool = True) -> sqlite3.Connection:
     """Open a state database for writing. Raises ValueError when it was written by a newer schema."""
     db = sqlite3.connect(path, isolation_level=None)

@@ -26,7 +26,7 @@ from raft.sqlite import is_disk_trouble, sync_directory
 from raft.sqlite_log import SqliteLog
 from raft.transport import describe
 from raft.waiters import ID_BYTES
-from store.application import CONF_STATE_KEY, membership_of
+from store.application import membership_of
 from store.backend import StateDiskError
 from store.cluster import (
     MEMBERS,
@@ -41,6 +41,7 @@ from store.cluster import (
     member_key,
 )
 from store.config import ConfigError, MemberConfig, dial_address
+from store.images import CONF_STATE_KEY
 from store.machine import META, Machine
 from store.replica import MemberInfo
 from store.state import read_applied

@@ -13,6 +13,9 @@ from store.tls import NO_TLS, TlsFiles
 
 DEFAULT_QUOTA_BYTES: Final = 2 << 30
 
+SLOW_DISK_FILE: Final = "slow-disk"
+"""In the data directory of one that takes faults: how many milliseconds longer every write of its log takes."""
+
 
 class ConfigError(Exception):
     """A setting that cannot be used; the message names the flag, the value and what is allowed."""
@@ -62,6 +65,8 @@ class MemberConfig:
     slow_request_s: float = 0.3  # warning-unary-request-duration
     listen_metrics_urls: Sequence[str] = ()
     upkeep: UpkeepOptions = UpkeepOptions()
+    takes_faults: bool = False
+    """Whether SLOW_DISK_FILE in the data directory slows the log: for rehearsals."""
 
     @property
     def member_dir(self) -> Path:

@@ -112,8 +112,12 @@ class GrpcStream(asyncio.Protocol):
         Raises:
             StreamEnded: there is nobody to send to.
         """
-        if self._ended or self._transport is None:
+        if self._transport is None:
             raise StreamEnded(self._ended or "not connected")
+        if not self._ended and self._transport.is_closing():
+            self._end("connection lost")  # the loop has closed it and has not said so yet
+        if self._ended:
+            raise StreamEnded(self._ended)
         payload = b"\0" + len(message).to_bytes(4, "big") + message
         if len(payload) > min(self._send_window, self._connection_window):
             return False
@@ -154,7 +158,17 @@ class GrpcStream(asyncio.Protocol):
         increment = self._unacknowledged.to_bytes(4, "big")
         self._unacknowledged = 0
         updates = (_frame(_WINDOW_UPDATE, 0, stream, increment) for stream in (0, _STREAM))
-        self._transport.write(b"".join(updates))
+        self._write(b"".join(updates))
+
+    def _write(self, data: bytes) -> None:
+        """Write, unless there is nobody left. A transport that is closed already, but has not told us so, ends the
+        stream here: to write to it is an error on some loops."""
+        if self._transport is None or self._ended:
+            return
+        if self._transport.is_closing():
+            self._end("connection lost")
+        else:
+            self._transport.write(data)
 
     def _end(self, why: str) -> None:
         if self._ended:
@@ -242,8 +256,7 @@ class GrpcStream(asyncio.Protocol):
             name = int.from_bytes(payload[offset : offset + 2], "big")
             if name == _INITIAL_WINDOW_SIZE:
                 self._send_window += int.from_bytes(payload[offset + 2 : offset + 6], "big") - _DEFAULT_WINDOW
-        if self._transport is not None:
-            self._transport.write(_frame(_SETTINGS, _ACK, 0, b""))
+        self._write(_frame(_SETTINGS, _ACK, 0, b""))
 
     def _take_window(self, stream: int, increment: int) -> None:
         if stream == 0:
@@ -254,8 +267,8 @@ class GrpcStream(asyncio.Protocol):
     def _take_ping(self, flags: int, payload: bytes) -> None:
         if flags & _ACK:
             self._schedule_ping()
-        elif self._transport is not None:
-            self._transport.write(_frame(_PING, _ACK, 0, payload))
+        else:
+            self._write(_frame(_PING, _ACK, 0, payload))
 
     def _schedule_ping(self) -> None:
         if self._ping is not None:
@@ -263,7 +276,7 @@ class GrpcStream(asyncio.Protocol):
         self._ping = asyncio.get_running_loop().call_later(_PING_INTERVAL_S, self._send_ping)
 
     def _send_ping(self) -> None:
-        if self._transport is not None and not self._ended:
-            self._transport.write(_frame(_PING, 0, 0, b"kvorum\0\0"))
+        self._write(_frame(_PING, 0, 0, b"kvorum\0\0"))
+        if not self._ended:
             loop = asyncio.get_running_loop()
             self._ping = loop.call_later(_PING_LIMIT_S, self._end, "no answer to a ping")

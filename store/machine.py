@@ -62,11 +62,11 @@ class LeaseListener(Protocol):
 class Machine:
     """The state machine. One per member; all methods belong to its event loop."""
 
-    def __init__(self, path: Path, state: State, options: MachineOptions) -> None:
+    def __init__(self, path: Path, state: State, options: MachineOptions, backend: Backend | None = None) -> None:
         self.path = path
         self.state = state
         self.options = options
-        self.backend = Backend(path)
+        self.backend = backend or Backend(path)
         self.readers = Readers()
         self.compactor = Compactor(self)
         self.hub = WatchHub(self)
@@ -382,7 +382,13 @@ class Machine:
         """
         await self.flush()
         await self.backend.copy_to(path)
-        return await asyncio.to_thread(states.read_applied, path)
+        return await self._position_in(path)
+
+    async def _position_in(self, image: Path) -> tuple[int, int]:
+        return await asyncio.to_thread(states.read_applied, image)
+
+    async def _load_image(self, image: Path) -> State:
+        return await asyncio.to_thread(states.load, image)
 
     async def install(self, path: Path) -> None:
         """Replace the whole state by the snapshot at ``path``, which is moved into place.
@@ -390,7 +396,7 @@ class Machine:
         Watchers go on from their next revision. Raises ValueError when the snapshot is not newer, and
         sqlite3.Error when it is no sound database; the state is then unchanged.
         """
-        state = await asyncio.to_thread(states.load, path)
+        state = await self._load_image(path)
         if state.applied_index <= self.applied_index:
             raise ValueError(f"snapshot at {state.applied_index} is not newer than {self.applied_index}")
         async with self._flush_lock:
@@ -400,13 +406,14 @@ class Machine:
             self.state = state
             self._applier = Applier(state, self)
             self.flushed_index = state.applied_index
+            # At once: a watcher that comes while we wait below must not be served from before the replacement.
+            self.hub.resync(delivered)
+            self.compactor.wake()
+            if self._lease_listener is not None:
+                self._lease_listener.replaced()
         self._has_room.set()
         await self.checkpoint()
         self.durable_index = state.applied_index
-        self.hub.resync(delivered)
-        self.compactor.wake()
-        if self._lease_listener is not None:
-            self._lease_listener.replaced()
 
 
 def _read_rows(db: sqlite3.Connection, first: int, last: int, limit_bytes: int) -> tuple[list[Row], int]:

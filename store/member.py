@@ -12,12 +12,13 @@ from typing import Final
 
 from raft.core.types import NO_NODE
 from raft.driver import DriverConfig, RaftDriver
+from raft.slow_log import SlowLog
 from raft.transport import TcpTransport
 from store.api.context import ApiContext, ApiOptions, Plant
 from store.api.front import ListenError, limits_of, listen, make_metrics_server, make_server
 from store.application import MachineApplication
 from store.bootstrap import DataDirError, Description, Opened, locked, open_member
-from store.config import MemberConfig, check, dial_address, listen_address
+from store.config import SLOW_DISK_FILE, MemberConfig, check, dial_address, listen_address
 from store.errors import EtcdError
 from store.etcdpb import internal_pb2
 from store.lessor import Lessor
@@ -78,7 +79,7 @@ async def _assembled(config: MemberConfig) -> AsyncIterator[_Parts]:
         transport = TcpTransport(opened.identity, work_dir)
         driver = RaftDriver(
             _driver_config(config, opened.identity.member_id),
-            opened.log,
+            SlowLog(opened.log, config.data_dir / SLOW_DISK_FILE) if config.takes_faults else opened.log,
             loaded,
             application,
             transport,

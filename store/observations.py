@@ -15,6 +15,8 @@ log = logging.getLogger(__name__)
 
 REQUEST_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 SHOWN_BYTES: Final = 60
+WAITING: Final = frozenset({"Lock", "Campaign"})
+"""Calls whose purpose is to wait: however long they take, nothing is slow."""
 OK: Final = 0
 
 
@@ -97,6 +99,8 @@ class Observations:
         if histogram is None:
             histogram = self.seconds[method] = Histogram(REQUEST_SECONDS)
         histogram.observe(took)
+        if method.name in WAITING:
+            return
         if 0 < self.slow_request_s <= took:
             self.slow_requests += 1
             log.warning(

@@ -67,24 +67,32 @@ def load(path: Path) -> State:
     """
     db = backend.connect(path)
     try:
-        state = State()
-        _load_buckets(db, state)
-        _load_keys(db, state)
-        return state
+        return read(db)
     finally:
         db.close()
+
+
+def read(db: sqlite3.Connection) -> State:
+    """The state that an open database holds. Raises as ``load`` does."""
+    state = State()
+    _load_buckets(db, state)
+    _load_keys(db, state)
+    return state
 
 
 def read_applied(path: Path) -> tuple[int, int]:
     """Applied index and term of a state database that nobody has open. Blocking."""
     db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     try:
-        meta = dict(db.execute("SELECT key, value FROM bucket WHERE name = ?", (META,)))
-        return int.from_bytes(meta.get(b"consistent_index", b""), "big"), int.from_bytes(
-            meta.get(b"term", b""), "big"
-        )
+        return applied_of(db)
     finally:
         db.close()
+
+
+def applied_of(db: sqlite3.Connection) -> tuple[int, int]:
+    """Applied index and term of an open state database."""
+    meta = dict(db.execute("SELECT key, value FROM bucket WHERE name = ?", (META,)))
+    return int.from_bytes(meta.get(CONSISTENT_INDEX[1], b""), "big"), int.from_bytes(meta.get(TERM[1], b""), "big")
 
 
 def _load_buckets(db: sqlite3.Connection, state: State) -> None:

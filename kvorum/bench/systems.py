@@ -64,12 +64,14 @@ class Process:
         process = self.running
         if process is None or process.returncode is not None:
             return
-        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(_STOP_TIMEOUT_S):
                 await process.wait()
         except TimeoutError:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
             await process.wait()
 
     async def ready(self) -> None:

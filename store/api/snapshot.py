@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import os
@@ -59,7 +60,8 @@ async def _convert(state_db: Path, out: BinaryIO) -> None:
     try:
         _, errors = await process.communicate()
     except BaseException:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):  # it may have ended by itself in this very moment
+            process.kill()
         await process.wait()
         raise
     if process.returncode:

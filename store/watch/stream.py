@@ -64,7 +64,9 @@ class WatchStream:
         revision: Callable[[], int],
         header: Callable[[int], bytes],
         fragment_bytes: int = DEFAULT_FRAGMENT_BYTES,
+        queue_responses: int = QUEUE_RESPONSES,
     ) -> None:
+        self._queue_responses = queue_responses
         self._hub = hub
         self._revision = revision
         self._header = header
@@ -159,10 +161,10 @@ class WatchStream:
     @property
     def has_room(self) -> bool:
         """Room for history: only with half of the queue free, so that batches stay large."""
-        return len(self._queue) < QUEUE_RESPONSES // 2 and self._queued_bytes < QUEUE_BYTES // 2
+        return len(self._queue) < self._queue_responses // 2 and self._queued_bytes < QUEUE_BYTES // 2
 
     def offer(self, watcher: Watcher, revision: int, events: Sequence[Event], size: int) -> bool:
-        if len(self._queue) >= QUEUE_RESPONSES or self._queued_bytes >= QUEUE_BYTES:
+        if len(self._queue) >= self._queue_responses or self._queued_bytes >= QUEUE_BYTES:
             return False
         self._queued_bytes += size
         watcher.quiet = False
@@ -176,7 +178,7 @@ class WatchStream:
     def _put(self, answer: _Answer | _Delivery) -> None:
         self._queue.append(answer)
         self._wake.set()
-        if len(self._queue) >= 2 * QUEUE_RESPONSES:
+        if len(self._queue) >= 2 * self._queue_responses:
             self._drained.clear()
 
     # -- answers ------------------------------------------------------------------------------------------
@@ -193,7 +195,7 @@ class WatchStream:
         parts: bytes | Iterable[bytes] = self._encode(self._take())
         if isinstance(parts, bytes):
             parts = self._with_more(parts)
-        if len(self._queue) < QUEUE_RESPONSES:
+        if len(self._queue) < self._queue_responses:
             self._drained.set()
         if not had_room and self.has_room:
             self._hub.room()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 from pathlib import Path
 
 import pytest
 
+from raft import sqlite
 from raft.core.types import ConfState, Entry, EntryType, HardState, Snapshot
 from raft.errors import LogError, SyncFailed
 from raft.log import Identity, LogWrite
@@ -115,3 +118,44 @@ async def test_m36_a_failed_write_is_fatal_and_never_retried(tmp_path: Path) -> 
     with pytest.raises(SyncFailed):
         await log.write([LogWrite([entry(2, data=b"small")])])
     await log.close()
+
+
+async def test_the_write_ahead_file_has_its_final_length_from_the_start(tmp_path: Path) -> None:
+    """A sync of a file that grew would have to commit its length too."""
+    log = await new_log(tmp_path)
+    wal = tmp_path / "raft.db-wal"
+    length = wal.stat().st_size
+    assert length >= sqlite.CHECKPOINT_PAGES * sqlite.FRAME_BYTES
+    for index in range(2, 40):
+        await log.write([LogWrite((entry(index, data=bytes(10_000)),), HardState(1, 0, index - 1), None)])
+    assert wal.stat().st_size == length
+    await log.close()
+    again = await reopen(tmp_path)
+    try:
+        assert (await again.load()).entries[-1].index == 39
+    finally:
+        await again.close()
+
+
+async def test_a_disk_without_room_for_the_write_ahead_file_keeps_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    written = 0
+
+    def little_room(descriptor: int, data: bytes, offset: int) -> int:
+        nonlocal written
+        if written > 2 << 20:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written += len(data)
+        return real_pwrite(descriptor, data, offset)
+
+    real_pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", little_room)
+    log = await new_log(tmp_path)
+    try:
+        assert (tmp_path / "raft.db-wal").stat().st_size < 1 << 20
+        assert "cannot be lengthened" in caplog.text
+        await log.write([LogWrite((entry(2),), HardState(1, 0, 1), None)])
+        assert (await log.load()).entries == [entry(2)]
+    finally:
+        await log.close()

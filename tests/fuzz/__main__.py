@@ -12,6 +12,8 @@ from pathlib import Path
 from tests.fuzz.campaign import Campaign
 from tests.store.processes import Member, members
 
+SHOWN_CHARACTERS = 6000
+
 
 async def run(cluster: list[Member], requests: int, seed: int) -> int:
     campaign = Campaign([member.endpoint for member in cluster], seed)
@@ -27,8 +29,11 @@ async def run(cluster: list[Member], requests: int, seed: int) -> int:
     print(f"\n{campaign.sent} requests in {time.monotonic() - began:.0f} s: {dict(campaign.codes)}")
     print(f"texts of UNKNOWN: {campaign.unknown.most_common(20)}")
     print(f"(revision, hash) of the members: {digests}")
-    tracebacks = sum(member.log.read_text(errors="replace").count("Traceback") for member in cluster)
+    logs = "".join(member.log.read_text(errors="replace") for member in cluster)
+    tracebacks = logs.count("Traceback")
     print(f"tracebacks in their logs: {tracebacks}")
+    if tracebacks:
+        print(logs[max(0, logs.index("Traceback") - 500) :][:SHOWN_CHARACTERS])
     return 0 if len(set(digests)) == 1 and not tracebacks else 1
 
 

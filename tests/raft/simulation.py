@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from chaos.invariants import Checker
 from raft.core import (
     APPEND_THREAD,
     APPLY_THREAD,
@@ -36,8 +37,6 @@ from raft.core import (
     decode_conf_change,
 )
 from raft.core.trace import ConfigSwitched, RoleChanged, TraceEvent
-
-from .invariants import Checker
 
 FIRST_INDEX = 1
 """Every cluster starts from a snapshot here, the same on each first member (contract §18)."""

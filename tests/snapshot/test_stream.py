@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from kvorum import cli, snapshot
+from store.api import snapshot as stream
 from store.etcdpb import rpc_pb2
 from store.snapshots import check
 from store.snapshots.layout import BUCKETS
@@ -188,3 +189,35 @@ async def test_answers_of_downgrade(api: Stubs) -> None:
             await api.call(downgrade, command)
         assert caught.value.code() == code
         assert text in (caught.value.details() or "")
+
+
+async def test_a_snapshot_cancelled_as_its_process_ends_is_cancelled_and_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process may end between the cancellation and the kill: killing it then finds nobody."""
+    converting = asyncio.Event()
+
+    class Ended:
+        returncode = 0
+
+        async def communicate(self) -> tuple[bytes, bytes]:
+            converting.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        def kill(self) -> None:
+            raise ProcessLookupError
+
+        async def wait(self) -> int:
+            return 0
+
+    async def start(*_command: str, **_options: object) -> Ended:
+        return Ended()
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+    with (tmp_path / "out").open("wb") as out:
+        task = asyncio.create_task(stream._convert(tmp_path / "state.db", out))
+        await converting.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task

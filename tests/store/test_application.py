@@ -10,9 +10,10 @@ import pytest
 
 from raft.core.types import ConfState, Entry, Snapshot
 from raft.errors import FatalError, Refused
-from store.application import CONF_STATE_KEY, MachineApplication
+from store.application import MachineApplication
 from store.cluster import encode_conf_state
 from store.etcdpb import internal_pb2, rpc_pb2
+from store.images import CONF_STATE_KEY
 from store.machine import META, Machine
 
 CONF_STATE = ConfState((1, 2, 3))

@@ -231,3 +231,26 @@ async def test_a_file_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
     db.close()
     with pytest.raises(ValueError, match="newer"):
         await Machine.open(path)
+
+
+async def test_a_watcher_that_comes_while_a_snapshot_is_installed_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Driver(tmp_path / "a.db") as source, Driver(tmp_path / "b.db") as target:
+        for i in range(6):
+            source.put(b"k", b"%d" % i)
+            if i < 3:
+                target.put(b"k", b"%d" % i)
+        await source.machine.snapshot_to(tmp_path / "snapshot.db")
+        watcher, checkpoint = Client(target.machine), target.machine.checkpoint
+
+        async def watched_checkpoint() -> None:
+            await watcher.create(b"k", start_revision=6)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            await checkpoint()
+
+        monkeypatch.setattr(target.machine, "checkpoint", watched_checkpoint)
+        await target.machine.install(tmp_path / "snapshot.db")
+        monkeypatch.undo()
+        assert [revision for revision, _, _ in await watcher.events(2)] == [6, 7]

@@ -1,0 +1,82 @@
+"""The whole verdict on a history: linearizability first, and if there is a legal order, everything against it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from chaos.check.history import History, Outcome
+from chaos.check.linearizability import Budget, GlobalRevision, PerKey, Result, Verdict, check
+from chaos.check.reads import ReadViolation, check_reads
+from chaos.check.replay import Replay, compactions_asked
+from chaos.check.watch import Oracle, Violation, check_watches
+
+_SHOWN: Final = 10
+"""Violations of one kind that a report spells out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """``verdict`` is ILLEGAL if anything was violated, UNKNOWN if nothing was but the search ran out of budget."""
+
+    verdict: Verdict
+    linearizability: Result
+    model: str
+    watches: tuple[Violation, ...] = ()
+    reads: tuple[ReadViolation, ...] = ()
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def lines(self) -> Iterator[str]:
+        """The report for people."""
+        count = self.counts
+        yield (
+            f"{count['operations']} operations ({count['ok']} ok, {count['failed']} refused, {count['unknown']} "
+            f"unknown) of {count['clients']} clients; {count['watches']} watches with {count['events']} events"
+        )
+        result = self.linearizability
+        yield f"linearizable ({self.model}): {result.verdict} after {result.steps} steps"
+        if result.explanation:
+            yield result.explanation
+        if result.verdict is Verdict.ILLEGAL:
+            yield "watches and old reads: checked without an oracle, as there is no legal order"
+        yield f"watch guarantees: {_summary(self.watches)}"
+        yield from (f"  {each}" for each in self.watches[:_SHOWN])
+        yield f"old and stale reads: {_summary(self.reads)}"
+        yield from (f"  {each}" for each in self.reads[:_SHOWN])
+        yield f"verdict: {self.verdict}"
+
+
+def _summary(found: tuple[object, ...]) -> str:
+    return f"{len(found)} violations" if found else "hold"
+
+
+def verify(history: History, budget: Budget) -> Report:
+    """Check everything that a history lets check. Raises HistoryError for one that is none."""
+    setting, operations = history.setting, history.operations
+    model = GlobalRevision(setting.start_revision) if setting.exclusive else PerKey()
+    result = check(model, operations, budget, history.watches)
+    replay = None
+    if setting.exclusive and result.verdict is Verdict.OK:
+        replay = Replay(result.prefix, setting.start_revision, result.leftover)
+    elif result.verdict is Verdict.UNKNOWN:
+        narrow = check(PerKey(), operations, budget, history.watches)
+        result = narrow if narrow.verdict is Verdict.ILLEGAL else result
+    oracle = Oracle(replay, compactions_asked(operations), history.ending)
+    watches = tuple(check_watches(history.watches, oracle))
+    reads = tuple(check_reads(operations, replay))
+    verdict = Verdict.ILLEGAL if watches or reads else result.verdict
+    name = "whole store, with its revision" if setting.exclusive else "each key alone"
+    return Report(verdict, result, name, watches, reads, _counts(history))
+
+
+def _counts(history: History) -> dict[str, int]:
+    outcomes = Counter(operation.outcome for operation in history.operations)
+    return {
+        "operations": len(history.operations),
+        **{str(outcome): outcomes[outcome] for outcome in Outcome},
+        "clients": len({operation.client for operation in history.operations}),
+        "watches": len(history.watches),
+        "events": sum(len(response.events) for watch in history.watches for response in watch.responses),
+    }

@@ -220,7 +220,7 @@ def times_out(leader: int, leader_since_s: float, active_since_s: float | None) 
     """A proposal that is sent and not answered. Times are seconds from now, negative for the past."""
 
     async def produce(stage: Stage) -> Answer:
-        async def propose(_payload: bytes) -> None:
+        async def propose(_payload: bytes, *, as_leader: bool = False) -> None:
             raise OutcomeUnknown
 
         now = time.monotonic()

@@ -47,6 +47,8 @@ def run(arguments: Sequence[str]) -> int:
 async def _serve(config: MemberConfig, stop: asyncio.Event) -> int:
     # Long-lived objects by the million (the key index) make full collections slow, and none of them is garbage.
     gc.freeze()
+    # Requests leave few cycles behind: the default of a collection every 700 allocations cost a tenth of the CPU.
+    gc.set_threshold(20_000, 20, 20)
     try:
         await member.run(config, stop, loop.say_ready)
     except ConfigError as error:

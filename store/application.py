@@ -21,9 +21,7 @@ from store.cluster import (
     MemberChange,
     Membership,
     decode_conf_state,
-    decode_member,
     encode_conf_state,
-    member_key,
 )
 from store.errors import Code, EtcdError
 from store.etcdpb import internal_pb2
@@ -46,8 +44,7 @@ class MachineApplication:
         self._machine = machine
         self._images: Images = ImageFolder(images) if isinstance(images, Path) else images
         self._observations = observations or Observations()
-        self._own_record: bytes | None = None
-        self._own_is_learner = False
+        self._is_learner: bool | None = None
         self._max_learners = max_learners
         self.on_membership: Callable[[], None] = _nothing
         """Called when members may have changed; must not block."""
@@ -57,12 +54,12 @@ class MachineApplication:
         return membership_of(self._machine, self._max_learners)
 
     def is_learner(self, member_id: int) -> bool:
-        """Asked for every call that a client makes, so the stored record is decoded only when it has changed."""
-        record = self._machine.bucket(MEMBERS).get(member_key(member_id))
-        if record is not self._own_record:
-            self._own_record = record
-            self._own_is_learner = record is not None and decode_member(record).is_learner
-        return self._own_is_learner
+        """Whether this member, ``member_id``, is a learner. Asked for every call that a client makes, so it is
+        looked up only where members may have changed."""
+        if self._is_learner is None:
+            member = self.membership.get(member_id)
+            self._is_learner = member is not None and member.is_learner
+        return self._is_learner
 
     @property
     def applied_index(self) -> int:
@@ -104,6 +101,7 @@ class MachineApplication:
             for bucket, key, value in self.membership.writes(MemberChange.decode(payload)):
                 writes[bucket, key] = value
         self._machine.apply_system(entry.index, entry.term, writes)
+        self._is_learner = None
         self.on_membership()
         return self.membership.members()
 
@@ -145,6 +143,7 @@ class MachineApplication:
             )
         await self._machine.install(image)
         self._images.forget_before(snapshot)
+        self._is_learner = None
         self.on_membership()
 
     async def recover(self, snapshot: Snapshot) -> None:

@@ -214,7 +214,7 @@ class Machine:
         if self._buffer.bytes > self.options.flush_bytes:
             self._urgent.set()
         self.hub.notify(revision, events, weight)
-        deleted = sum([event.is_delete for event in events])
+        deleted = sum([event.is_delete for event in events]) if len(events) > 1 else events[0].is_delete
         self.txns += 1
         self.deletes += deleted
         self.puts += len(events) - deleted

@@ -95,6 +95,7 @@ class ApiContext:
         self._reconfigure = reconfigure
         self.observations = observations or Observations()
         self.plant: Plant | None = None
+        self._header_ids = field_varint(b"\x08", replica.cluster_id) + field_varint(b"\x10", replica.member_id)
         self._header_key = (0, 0)
         self._header_field = b""
 
@@ -120,7 +121,8 @@ class ApiContext:
         """The same as field 1 of a response, encoded: once for all who are answered at one revision."""
         key = (revision, self.replica.term)
         if key != self._header_key:
-            self._header_field = field_bytes(b"\x0a", self.header(revision).SerializeToString())
+            numbers = field_varint(b"\x18", revision) + field_varint(b"\x20", key[1])
+            self._header_field = field_bytes(b"\x0a", self._header_ids + numbers)
             self._header_key = key
         return self._header_field
 

@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 
 _ETCD: Final = rpc_pb2.DESCRIPTOR.services_by_name
 _STATUS: Final = {status.value[0]: status for status in grpc.StatusCode}
+_NOTICED: Final = frozenset({b"hasleader", b"client-api-version"})
+"""Metadata that decides something."""
 _ON_LEARNERS: Final = frozenset({"Status", "Range", "Snapshot"})
 
 Handler = Callable[..., Awaitable[Any]]
@@ -194,6 +196,9 @@ class Guard:
         """Raise when this member may not answer now; whether the call wants a leader throughout."""
         if self._api.replica.is_learner and (name not in _ON_LEARNERS or (name == "Range" and not serializable)):
             raise NOT_SUPPORTED_FOR_LEARNER.again()
+        carries: Callable[[frozenset[bytes]], bool] | None = getattr(context, "carries", None)
+        if carries is not None and not carries(_NOTICED):
+            return False  # the usual call, without decoding what nobody here looks at
         metadata = context.invocation_metadata()
         check_client_version(metadata)
         wants_leader = requires_leader(metadata)

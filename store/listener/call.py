@@ -377,6 +377,10 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
             self._metadata = decode_metadata(self._headers)
         return self._metadata
 
+    def carries(self, names: frozenset[bytes]) -> bool:
+        """Whether the request's headers have one of these names."""
+        return any(field[0] in names for field in self._headers)
+
     def set_code(self, code: grpc.StatusCode) -> None:
         self._code = code.value[0]
 

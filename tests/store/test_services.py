@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from store.api.context import ApiOptions
+from store.api.context import ApiContext, ApiOptions
 from store.etcdpb import rpc_pb2, rpc_pb2_grpc
 from store.watch.stream import WatchStream
 from tests.store.loopback import CLUSTER_ID, MEMBER_ID, Node, serving
@@ -326,3 +326,10 @@ async def test_a_learner_answers_status_and_local_reads_only(api: Api) -> None:
 
 def test_the_default_message_limit_is_two_mebibytes() -> None:
     assert ApiOptions().max_message_bytes == 2 << 20
+
+
+async def test_a_header_encoded_by_hand_is_the_message(api: Api) -> None:
+    context = ApiContext(api.node.replica, api.node.machine, api.node.lessor)
+    for revision in (0, 1, 127, 128, 2**40):
+        encoded = rpc_pb2.PutResponse.FromString(context.header_field(revision))
+        assert encoded.header == context.header(revision)

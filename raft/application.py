@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from raft.core.types import ConfChangeV2, ConfState, Entry, Snapshot
+from raft.core.types import ConfChangeV2, ConfState, Entry, EntryType, Snapshot
+
+APPLY_SLICE_ENTRIES: Final = 256
+"""After so many entries the apply task lets the loop run: heartbeats come before throughput."""
 
 
 class Application(Protocol):
@@ -75,3 +79,12 @@ class Application(Protocol):
         next start: the log names the snapshot first, and the image is kept until it is in place (contract §23).
         """
         ...
+
+
+def slice_end(entries: Sequence[Entry], start: int) -> int:
+    """A slice ends after a configuration change, or after so many entries that the loop must run."""
+    limit = min(start + APPLY_SLICE_ENTRIES, len(entries))
+    for end in range(start, limit):
+        if entries[end].type is not EntryType.NORMAL:
+            return end + 1
+    return limit

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from raft.application import Application
+from raft.application import Application, slice_end
 from raft.core import (
     Config,
     DropReason,
@@ -67,8 +67,6 @@ MALFORMED_LOGGED_MAX: Final = 20
 """Lines a process writes about messages that make no sense; a peer that sends them sends many."""
 FORWARDED: Final = 0
 """The request id of a proposal that waits elsewhere."""
-APPLY_SLICE_ENTRIES: Final = 256
-"""After so many entries the apply task lets the loop run: heartbeats come before throughput."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -595,16 +593,26 @@ class RaftDriver:
             self._apply_wake.clear()
             while self._apply_queue:
                 message = self._apply_queue[0]
-                for start in range(0, len(message.entries), APPLY_SLICE_ENTRIES):
-                    await self._application.room()
-                    self._apply(message.entries[start : start + APPLY_SLICE_ENTRIES])
-                    if start + APPLY_SLICE_ENTRIES < len(message.entries):
-                        await asyncio.sleep(0)
+                await self._apply_in_slices(message.entries)
                 self._apply_queue.popleft()
                 self._inbox += message.responses
                 self._schedule()
             self._apply_idle.set()
             self._maybe_compact()
+
+    async def _apply_in_slices(self, entries: Sequence[Entry]) -> None:
+        start = 0
+        while start < len(entries):
+            await self._application.room()
+            end = slice_end(entries, start)
+            self._apply(entries[start:end])
+            if entries[end - 1].type is not EntryType.NORMAL:
+                # A power loss must not bring back the configuration before: who it needs may be gone by then, and
+                # majorities of the one before that need not meet those of the present one.
+                await self._application.make_durable()
+            elif end < len(entries):
+                await asyncio.sleep(0)
+            start = end
 
     def _apply(self, entries: Iterable[Entry]) -> None:
         application, waiters = self._application, self._waiters
@@ -633,9 +641,6 @@ class RaftDriver:
         self._conf_state = self._node.apply_conf_change(change)
         outcome = self._application.apply_conf_change(entry, self._conf_state, payload)
         self._waiters.resolve(request_id, outcome)
-        if self._group is not None:
-            # A power loss must not bring back the configuration before: who it needs may be gone for good by then.
-            self._group.create_task(self._application.make_durable(), name="save-config")
 
     # snapshots and truncation
 

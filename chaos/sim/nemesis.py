@@ -292,6 +292,9 @@ class Nemesis:
             return self._if_safe(config, MemberChange(ChangeKind.REMOVE, lost[0]))
         if fault.other < 0.35 and len(config.voters) > 1:
             target = config.voters[int(fault.where * len(config.voters))]
+            leader = self._leader()
+            if len(config.voters) == 2 and leader is not None and target == leader.member.id:
+                return None  # the other may need its vote, and it votes only for a log as long as its own
             return self._if_safe(config, MemberChange(ChangeKind.REMOVE, target))
         if fault.other < 0.6 and config.learners:
             return self._if_safe(config, MemberChange(ChangeKind.PROMOTE, config.learners[0]))

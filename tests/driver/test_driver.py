@@ -259,6 +259,29 @@ def test_m41_two_membership_changes_one_after_the_other_both_succeed() -> None:
     in_cluster(scenario)
 
 
+def test_nothing_is_applied_after_a_membership_change_until_that_is_durable() -> None:
+    """A power loss may take back what was applied and not saved: of changes the last one at most, or majorities of
+    the configuration it brings back need not meet those of the present one."""
+
+    async def scenario(running: VirtualCluster) -> None:
+        leader = await running.leader()
+        journal, saved = running.journals[leader.config.member_id], asyncio.Event()
+        journal.make_durable = saved.wait  # type: ignore[assignment, method-assign]
+        await leader.propose_conf_change(add_learner(8))
+        later = asyncio.create_task(leader.propose(b"later"))
+        with pytest.raises(ConfChangeRefused, match="pending"):
+            await leader.propose_conf_change(add_learner(9))
+        await asyncio.sleep(1.0)
+        assert journal.conf_state.learners == (8,)
+        assert b"later" not in journal.values
+        saved.set()
+        await later
+        assert journal.values[-1] == b"later"
+        assert (await leader.propose_conf_change(add_learner(9))).learners == (8, 9)
+
+    in_cluster(scenario)
+
+
 def test_m47_a_change_proposed_while_another_is_pending_is_refused_to_its_proposer() -> None:
     async def scenario(running: VirtualCluster) -> None:
         leader = await running.leader()

@@ -508,10 +508,12 @@ class RaftDriver:
             self._node.tick()
             self._reads.tick()
             self._watch_disk(now)
+            idle = not (self._proposals or self._conf_proposals or len(self._reads) or self._node.has_ready())
         except Exception as error:
             self._fail(error)
             return
-        self._schedule()
+        if not idle:
+            self._schedule()
 
     def _watch_disk(self, now: float) -> None:
         """A leader whose log write hangs can acknowledge nothing: after an election timeout it hands over to

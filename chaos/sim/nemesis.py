@@ -330,6 +330,8 @@ class Nemesis:
         if len(config.voters) < 2:
             return ""
         out = config.voters[int(fault.where * len(config.voters))]
+        if len(config.voters) == 2 and out == leader.member.id:
+            return ""  # as in _change
         number = self._world.next_id()
         voters = {*config.voters, number} - {out}
         if not self._has_majority(voters) or not self._has_majority(set(config.voters)):

@@ -12,7 +12,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from chaos.check import history as h
-from chaos.sim import wire
+from chaos.sim import calls
 from raft.errors import LeaderChanged, Refused
 from store.errors import EtcdError
 
@@ -143,7 +143,7 @@ class Client:
         answer, error, outcome = None, "", h.Outcome.OK
         try:
             answer = await ask(
-                world, member, lambda process: wire.perform(process, request), world.options.request_timeout_s
+                world, member, lambda process: calls.perform(process, request), world.options.request_timeout_s
             )
         except Unavailable:
             outcome, error = h.Outcome.FAILED, "unavailable"

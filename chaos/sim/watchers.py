@@ -6,8 +6,8 @@ import asyncio
 import random
 from typing import TYPE_CHECKING
 
+from chaos import wire
 from chaos.check import history as h
-from chaos.sim import wire
 from store.etcdpb import rpc_pb2
 from store.watch.stream import WatchStream
 
@@ -110,7 +110,7 @@ class Watcher:
             stream.close()
 
     def _take(self, part: bytes) -> None:
-        _, response = wire.watch_response(part, self._world.ticks())
+        response = wire.watch_response(rpc_pb2.WatchResponse.FromString(part), self._world.ticks())
         self._responses.append(response)
         if response.canceled:
             self._world.trace.situation("watch ended by a compaction")

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import grpc
 import grpc.aio
 
+from chaos import wire
 from chaos.check.history import (
     REFUSALS,
     Answer,
@@ -24,7 +25,6 @@ from chaos.check.history import (
     Revoke,
     Txn,
 )
-from chaos.traffic import wire
 from store.etcdpb import rpc_pb2, rpc_pb2_grpc
 
 _OPTIONS: Final = (

@@ -10,7 +10,7 @@ from typing import TextIO
 
 from chaos.check.history import Ending, Operation, Outcome, Setting, WatchRequest, WatchResponse
 from chaos.check.recordfile import Writer
-from chaos.traffic.wire import recorded_request
+from chaos.wire import recorded_request
 
 
 class Recorder:

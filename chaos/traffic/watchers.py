@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
+from chaos import wire
 from chaos.check.history import WatchRequest
-from chaos.traffic import wire
 from chaos.traffic.clients import pause
 from chaos.traffic.mix import Mix
 from chaos.traffic.recorder import Recorder

@@ -8,6 +8,7 @@ from random import Random
 import grpc
 import pytest
 
+from chaos import wire
 from chaos.check import recordfile
 from chaos.check.etcd_model import EtcdModel
 from chaos.check.history import (
@@ -31,7 +32,6 @@ from chaos.check.history import (
     Txn,
     WatchRequest,
 )
-from chaos.traffic import wire
 from chaos.traffic.caller import outcome_of
 from chaos.traffic.mix import Mix
 from chaos.traffic.recorder import Recorder

@@ -63,8 +63,12 @@ class SqliteLog:
         """How long writes took, from the call until they were durable."""
 
     @classmethod
-    async def create(cls, path: Path, identity: Identity, snapshot: Snapshot) -> SqliteLog:
+    async def create(
+        cls, path: Path, identity: Identity, snapshot: Snapshot, *, preallocate: bool = True
+    ) -> SqliteLog:
         """A new log that begins just after ``snapshot`` (index 0 and no voters for a member that will join).
+
+        One that is only made, to be opened again, need not ``preallocate``: the file goes when it closes.
 
         Raises LogError where there is one already, and for a disk that takes no file.
         """
@@ -72,7 +76,7 @@ class SqliteLog:
             raise LogError(path, "a log is already there", "start the member without bootstrapping it again")
         database: sqlite.Database | None = None
         try:
-            database = await sqlite.connect(path, synchronous="FULL", preallocate_wal=True)
+            database = await sqlite.connect(path, synchronous="FULL", preallocate_wal=preallocate)
             await database.run(_create, identity, snapshot)
         except BaseException as error:
             if database is not None:

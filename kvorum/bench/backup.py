@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from kvorum.bench.systems import ETCD, System
+from kvorum.bench.systems import ETCD, System, end
 from kvorum.layout import UserError
 
 ROUNDS: Final = 3
@@ -55,8 +55,7 @@ async def _timed(command: Sequence[str]) -> float:
         async with asyncio.timeout(_TIMEOUT_S):
             _, errors = await process.communicate()
     except BaseException:
-        process.kill()
-        await process.wait()
+        await end(process)
         raise
     if process.returncode:
         raise UserError(f"{command[0]}: {errors.decode(errors='replace').strip()[-200:]}")

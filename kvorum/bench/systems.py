@@ -45,6 +45,13 @@ def find_etcd(given: str | None) -> Path:
     return Path(found)
 
 
+async def end(process: asyncio.subprocess.Process) -> None:
+    """Kill a process, which may have ended by itself in this very moment, and wait until it is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()
+
+
 @dataclass
 class Process:
     """One member."""
@@ -70,9 +77,7 @@ class Process:
             async with asyncio.timeout(_STOP_TIMEOUT_S):
                 await process.wait()
         except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+            await end(process)
 
     async def ready(self) -> None:
         """Wait until it answers a linearizable read. Raises UserError when it does not."""

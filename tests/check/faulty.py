@@ -7,16 +7,14 @@ end with "ok".
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+from tests.mutants.planted import DoesNotFit, plant, run_on
+
 DURATION_S: Final = 20
 TIMEOUT_S: Final = 150
 _COPIED: Final = ("raft", "store", "watchcache", "apiserver_adapter", "chaos", "kvorum")
@@ -75,19 +73,13 @@ FAULTS: Final = (
 def report_of(fault: Fault, folder: Path) -> str:
     """Run the checker on members with the fault in them; what it printed."""
     copy = folder / "main"
-    for name in _COPIED:
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    path = copy / fault.file
-    text = path.read_text()
-    if text.count(fault.find) != 1:
-        raise SystemExit(
-            f"{fault.name}: the text to replace occurs {text.count(fault.find)} times in {fault.file}"
-        )
-    path.write_text(text.replace(fault.find, fault.replace))
+    try:
+        plant(fault, _COPIED, copy)
+    except DoesNotFit as reason:
+        raise SystemExit(f"{fault.name}: {reason}") from None
     command = [sys.executable, "-m", "kvorum", "check", "run", "--duration", str(DURATION_S), "--seed", "11",
                "--nemesis", fault.nemesis, "--out", str(folder / "out")]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
+    done = run_on(copy, command, TIMEOUT_S)
     return done.stdout + done.stderr
 
 

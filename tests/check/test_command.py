@@ -18,8 +18,9 @@ from raft.core.types import HardState, Snapshot
 from raft.log import LoadedLog, LogWrite
 from raft.slow_log import SlowLog
 from tests.check.build import get, kv, put
-from tests.check.faulty import FAULTS, ROOT, Fault
+from tests.check.faulty import FAULTS, Fault
 from tests.cluster.harness import kvorum
+from tests.mutants.planted import ROOT
 from tests.ports import free_port
 from tests.snapshot.etcd import etcd
 

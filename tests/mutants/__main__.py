@@ -6,9 +6,7 @@ Prints the test that found each; ends with ``N passed, M failed`` and exit code 
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,8 +15,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.mutants.catalogue import MUTANTS, Mutant
+from tests.mutants.planted import ROOT, DoesNotFit, plant, run_on
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 TIMEOUT_S: Final = 180
 _COPIED: Final = ("raft", "chaos", "tests", "kvorum", "store", "docs", "pyproject.toml")
 
@@ -34,31 +32,18 @@ def check(mutant: Mutant) -> Verdict:
     """Run a mutant's tests on a copy of the sources with the fault in it."""
     with tempfile.TemporaryDirectory(prefix="kvorum-mutant-") as folder:
         copy = Path(folder) / "main"
-        copy.mkdir()
-        for name in _COPIED:
-            source = ROOT / name
-            if source.is_dir():
-                shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy(source, copy / name)
         (Path(folder) / "shared").symlink_to(ROOT.parent / "shared")
-        path = copy / mutant.file
-        text = path.read_text()
-        if text.count(mutant.find) != 1:
-            return Verdict(
-                mutant, "", f"the text to replace occurs {text.count(mutant.find)} times in {mutant.file}"
-            )
-        path.write_text(text.replace(mutant.find, mutant.replace))
+        try:
+            plant(mutant, _COPIED, copy)
+        except DoesNotFit as reason:
+            return Verdict(mutant, "", str(reason))
         return _run(mutant, copy)
 
 
 def _run(mutant: Mutant, copy: Path) -> Verdict:
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutant.tests]
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        done = subprocess.run(
-            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
-        )
+        done = run_on(copy, command, TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return Verdict(mutant, f"no test ended within {TIMEOUT_S} s")
     if done.returncode == 0:

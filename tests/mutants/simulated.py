@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -19,8 +16,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.mutants.catalogue import MUTANTS, Mutant
+from tests.mutants.planted import ROOT, DoesNotFit, plant, run_on
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs" / "reliability.md"
 BEGIN: Final = "<!-- simulated mutants: begin, written by make sim-mutants -->"
 END: Final = "<!-- simulated mutants: end -->"
@@ -162,18 +159,11 @@ def chosen(parts: Sequence[str]) -> list[Mutant]:
 def hunt(mutant: Mutant) -> Verdict:
     """Play seeds on a copy of the sources with the fault in it."""
     with tempfile.TemporaryDirectory(prefix="kvorum-mutant-") as folder:
-        for name in _COPIED:
-            shutil.copytree(ROOT / name, Path(folder) / name, ignore=shutil.ignore_patterns("__pycache__"))
-        path = Path(folder) / mutant.file
-        source = path.read_text()
-        if source.count(mutant.find) != 1:
-            raise SystemExit(f"{mutant.name}: {mutant.find!r} occurs {source.count(mutant.find)} times")
-        path.write_text(source.replace(mutant.find, mutant.replace))
-        command = [sys.executable, "-m", "chaos.sim.hunt", "1", str(SEEDS_MAX)]
-        environment = {**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
+        try:
+            plant(mutant, _COPIED, Path(folder))
+        except DoesNotFit as reason:
+            raise SystemExit(f"{mutant.name}: {reason}") from None
+        done = run_on(Path(folder), [sys.executable, "-m", "chaos.sim.hunt", "1", str(SEEDS_MAX)], TIMEOUT_S)
     if done.returncode:
         raise SystemExit(f"{mutant.name}: the hunt failed:\n{done.stderr[-2000:]}")
     found = json.loads(done.stdout)

@@ -6,8 +6,9 @@ from collections import Counter
 
 import pytest
 
-from tests.mutants.__main__ import ROOT, check
+from tests.mutants.__main__ import check
 from tests.mutants.catalogue import MUTANTS, Mutant
+from tests.mutants.planted import ROOT
 
 SAMPLE = (
     "M2: term and vote are not written",

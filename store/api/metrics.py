@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from raft.histogram import Histogram
-from store.api.context import VERSION, ApiContext
+from store.api.context import CLUSTER_VERSION, VERSION, ApiContext
 from store.observations import Method
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-CLUSTER_VERSION: Final = "3.5"
 _STARTED_AT: Final = time.time()
 _PAGE_BYTES: Final = resource.getpagesize()
 
@@ -97,7 +96,7 @@ def _server(page: Page, api: ApiContext) -> None:
     for name, label, shown in (
         ("etcd_server_id", "server_id", f"{replica.member_id:x}"),
         ("etcd_server_version", "server_version", VERSION),
-        ("etcd_cluster_version", "cluster_version", CLUSTER_VERSION),
+        ("etcd_cluster_version", "cluster_version", "{}.{}".format(*CLUSTER_VERSION)),
     ):
         page.family(name, "gauge", "1, labelled.", [({label: shown}, 1)])
 

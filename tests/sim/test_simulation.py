@@ -13,6 +13,7 @@ import pytest
 from chaos.check import history as h
 from chaos.sim import plan
 from chaos.sim.judge import judge
+from chaos.sim.liveness import LIVELOCK, Settlement
 from chaos.sim.options import Options, draw
 from chaos.sim.run import OutsideWorld, _sealed, play, play_world
 from chaos.sim.situations import never_reached
@@ -83,6 +84,40 @@ def test_a_core_that_cannot_elect_is_a_violation_of_liveness(monkeypatch: pytest
 
     monkeypatch.setattr(Elections, "hup", lambda self, *args, **kwargs: None)
     assert play(1, Options(duration_s=0.5, watchers=0, clients=1)).rule == "liveness"
+
+
+@pytest.mark.parametrize(("pre_vote", "behind"), [(True, True), (False, False), (False, True)])
+def test_progress_is_not_demanded_only_of_a_voter_behind_without_pre_vote(
+    pre_vote: bool, behind: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its campaigns by the configuration before can keep the one in force from electing; pre-vote ends that."""
+    from raft.core.elections import Elections
+
+    choose = Settlement._choose
+
+    def chosen(self: Settlement, healthy: list[int]) -> list[int]:
+        core = choose(self, healthy)
+        self._behind = behind
+        return core
+
+    monkeypatch.setattr(Elections, "hup", lambda self, *args, **kwargs: None)
+    monkeypatch.setattr(Settlement, "_choose", chosen)
+    report = play(1, Options(duration_s=0.5, watchers=0, clients=1, pre_vote=pre_vote))
+    let_off = behind and not pre_vote
+    assert report.rule == ("" if let_off else "liveness")
+    assert report.reached[LIVELOCK] == let_off
+
+
+def test_more_requests_than_links_and_disks_can_carry_are_no_standstill() -> None:
+    """One entry a message, one message under way, clients who give up and ask again: it settles once they stop."""
+    options = Options(
+        clients=6, duration_s=3.0, delay_s=0.03, jitter_s=0.02, sync_s=0.05, message_bytes=1, inflight_msgs=1,
+        think_s=0.02, request_timeout_s=0.5,
+    )  # fmt: skip
+    report, world = play_world(3, options)
+    assert not report.violation
+    lost = [operation for operation in world.operations if operation.outcome is h.Outcome.UNKNOWN]
+    assert len(lost) > len(world.operations) / 2
 
 
 def test_a_stale_answer_is_not_linearizable() -> None:

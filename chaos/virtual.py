@@ -7,15 +7,19 @@ order that asyncio defines, so a run is a function of its inputs and its seeds.
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
+LIMIT_S: Final = 600.0
+"""Virtual time that a run may take: what waits for something that never comes would tick on for ever."""
+
 
 class Stuck(Exception):
-    """Every task waits and no timer is set: the run would hang for ever."""
+    """The run would hang for ever: every task waits and no timer is set, or only timers go on."""
 
 
 class _Selector(selectors.SelectSelector):
@@ -24,6 +28,7 @@ class _Selector(selectors.SelectSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
+        self._ends_at = LIMIT_S
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
@@ -32,6 +37,9 @@ class _Selector(selectors.SelectSelector):
         if timeout is None:
             raise Stuck("every task waits and no timer is set")
         self.now += max(timeout, 0.0)
+        if self.now > self._ends_at:
+            self._ends_at = math.inf  # once: what follows is the cancelling of all tasks
+            raise Stuck(f"the run has not ended after {LIMIT_S:.0f} s")
         return []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -23,12 +24,25 @@ def entry(index: int, term: int = 1, data: bytes = b"x") -> Entry:
     return Entry(term, index, EntryType.NORMAL, data)
 
 
+_opened: list[SqliteLog] = []
+
+
+@pytest.fixture(autouse=True)
+async def no_log_outlives_its_test() -> AsyncIterator[None]:
+    """The thread of one that a failed test left open would keep the process from ending."""
+    yield
+    while _opened:
+        await _opened.pop().close()
+
+
 async def new_log(directory: Path) -> SqliteLog:
-    return await SqliteLog.create(directory / "raft.db", IDENTITY, START)
+    _opened.append(await SqliteLog.create(directory / "raft.db", IDENTITY, START))
+    return _opened[-1]
 
 
 async def reopen(directory: Path) -> SqliteLog:
-    return await SqliteLog.open_existing(directory / "raft.db", IDENTITY)
+    _opened.append(await SqliteLog.open_existing(directory / "raft.db", IDENTITY))
+    return _opened[-1]
 
 
 async def test_the_log_of_another_member_is_refused_and_says_whose_it_is(tmp_path: Path) -> None:

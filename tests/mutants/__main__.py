@@ -45,7 +45,7 @@ def _run(mutant: Mutant, copy: Path) -> Verdict:
     try:
         done = run_on(copy, command, TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        return Verdict(mutant, f"no test ended within {TIMEOUT_S} s")
+        return Verdict(mutant, "", f"no test failed within {TIMEOUT_S} s")
     if done.returncode == 0:
         return Verdict(mutant, "")
     found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)

@@ -211,7 +211,8 @@ MUTANTS: Final = (
         "                    await self._log.write(writes)\n",
         "                    for message, write in zip(batch, writes, strict=True):\n"
         "                        await self._stored(message, write)\n"
-        "                    await self._log.write(writes)\n                    continue\n",
+        "                    await self._log.write(writes)\n                    self._writing_since = None\n"
+        "                    continue\n",
         (POWER,),
     ),
     Mutant(

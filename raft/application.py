@@ -51,6 +51,11 @@ class Application(Protocol):
         """An accepted change took effect: store the new configuration with the position."""
         ...
 
+    @property
+    def has_room(self) -> bool:
+        """Whether ``room`` would return at once."""
+        ...
+
     async def room(self) -> None:
         """Return once the application can take more: backpressure when it cannot keep up with its disk."""
         ...

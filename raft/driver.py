@@ -3,7 +3,8 @@
 Everything that arrives in one turn of the event loop (messages, proposals, reads, disk and apply
 acknowledgements, a tick) goes into the core together and comes out as one Ready. Two tasks do the slow work:
 the *append* task writes the log and only then releases the messages that depend on it, the *apply* task feeds
-the state machine. So a slow disk delays acknowledgements, never heartbeats.
+the state machine. So a slow disk delays acknowledgements, never heartbeats. What needs neither the disk nor
+long, a commit index to remember or a few entries to apply, is done within the turn while its task is idle.
 """
 
 from __future__ import annotations
@@ -135,6 +136,7 @@ class RaftDriver:
         self._conf_proposals: deque[tuple[int, ConfChangeV2]] = deque()
         self._append_queue: deque[Message] = deque()
         self._append_wake = asyncio.Event()
+        self._append_idle = True
         self._writing_since: float | None = None
         self._handed_over_at = float("-inf")
         self._apply_queue: deque[Message] = deque()
@@ -193,6 +195,7 @@ class RaftDriver:
                 check_quorum=True,
                 pre_vote=config.pre_vote,
                 step_down_on_removal=True,
+                commit_notices=True,
                 rng=rng,
             )
         )
@@ -366,10 +369,12 @@ class RaftDriver:
             self._feed()
             while self._node.has_ready():
                 self._dispatch(self._node.ready())
+                if self._inbox:  # acknowledgements of what was done at once
+                    self._step_inbox()
         except Exception as error:
             self._fail(error)
 
-    def _feed(self) -> None:
+    def _step_inbox(self) -> None:
         node = self._node
         inbox, self._inbox = self._inbox, []
         for message in inbox:
@@ -383,6 +388,10 @@ class RaftDriver:
                 if isinstance(dropped, MalformedMessage) and self._malformed_logged < MALFORMED_LOGGED_MAX:
                     self._malformed_logged += 1
                     log.warning("message of member %x dropped: %s", message.from_, dropped)
+
+    def _feed(self) -> None:
+        node = self._node
+        self._step_inbox()
         if self._unreachable:
             for peer in self._unreachable:
                 node.report_unreachable(peer)
@@ -453,12 +462,15 @@ class RaftDriver:
         outgoing: list[Message] = []
         for message in held_until_durable(ready.messages):
             if message.to == APPEND_THREAD:
-                self._append_queue.append(message)
-                self._append_wake.set()
+                if not self._store_now(message, outgoing):
+                    self._append_queue.append(message)
+                    self._append_idle = False
+                    self._append_wake.set()
             elif message.to == APPLY_THREAD:
-                self._apply_queue.append(message)
-                self._apply_idle.clear()
-                self._apply_wake.set()
+                if not self._apply_now(message):
+                    self._apply_queue.append(message)
+                    self._apply_idle.clear()
+                    self._apply_wake.set()
             elif message.type is MessageType.SNAP:
                 self._start_snapshot(message)
             else:
@@ -536,8 +548,19 @@ class RaftDriver:
 
     # the append task
 
+    def _store_now(self, message: Message, outgoing: list[Message]) -> bool:
+        """Take note of a write that need not be synced, unless one before it is still under way."""
+        if not self._append_idle or message.snapshot is not None:
+            return False
+        write = LogWrite.of(message)
+        if write.must_sync(self.hard_state):
+            return False
+        outgoing += self._note_stored(message, write)
+        return True
+
     async def _append_loop(self) -> None:
         while True:
+            self._append_idle = not self._append_queue
             await self._append_wake.wait()
             self._append_wake.clear()
             while self._append_queue:
@@ -563,20 +586,21 @@ class RaftDriver:
         """``write`` is durable: let the core see it and release what waited for it."""
         if write.snapshot is not None:
             await self._install(write.snapshot)
+        outgoing = self._note_stored(message, write)
+        if outgoing:
+            self._transport.send(outgoing)
+        self._schedule()
+
+    def _note_stored(self, message: Message, write: LogWrite) -> list[Message]:
+        """Let the core read what is stored, and have its acknowledgement in the next turn; what others wait for."""
         if write.hard_state is not None:
             self.hard_state = write.hard_state
             self._storage.set_hard_state(write.hard_state)
         if write.entries:
             self._storage.append(write.entries)
-        outgoing = []
-        for response in message.responses:
-            if response.to == self.config.member_id:
-                self._inbox.append(response)
-            else:
-                outgoing.append(response)
-        if outgoing:
-            self._transport.send(outgoing)
-        self._schedule()
+        own = self.config.member_id
+        self._inbox += [response for response in message.responses if response.to == own]
+        return [response for response in message.responses if response.to != own]
 
     async def _install(self, snapshot: Snapshot) -> None:
         log.info("installing a snapshot at entry %d, term %d", snapshot.index, snapshot.term)
@@ -588,6 +612,18 @@ class RaftDriver:
         self._reads.applied(self._application.applied_index)
 
     # the apply task
+
+    def _apply_now(self, message: Message) -> bool:
+        """Apply a few ordinary entries here, unless others come first or the state machine must be waited for."""
+        entries = message.entries
+        if self._group is None or not self._apply_idle.is_set() or not self._application.has_room:
+            return False
+        if slice_end(entries, 0) < len(entries) or entries[-1].type is not EntryType.NORMAL:
+            return False
+        self._apply(entries)
+        self._inbox += message.responses
+        self._maybe_compact()
+        return True
 
     async def _apply_loop(self) -> None:
         while True:

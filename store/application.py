@@ -105,6 +105,10 @@ class MachineApplication:
         self.on_membership()
         return self.membership.members()
 
+    @property
+    def has_room(self) -> bool:
+        return self._machine.has_room
+
     async def room(self) -> None:
         await self._machine.backpressure()
 

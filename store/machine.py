@@ -196,9 +196,14 @@ class Machine:
         self.state.applied_term = term
         self._dirty.set()
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the buffer may take more now."""
+        return self._buffer.bytes <= self.options.buffer_limit_bytes
+
     async def backpressure(self) -> None:
         """Wait while the buffer is too large. To be awaited between batches of entries."""
-        if self._buffer.bytes > self.options.buffer_limit_bytes:
+        if not self.has_room:
             self._has_room.clear()
             self._urgent.set()
             await self._has_room.wait()
@@ -275,7 +280,7 @@ class Machine:
             self._buffer.written(len(versions))
             self._unchecked_bytes += before - self._buffer.bytes
             self.flushed_index = index
-            if self._buffer.bytes <= self.options.buffer_limit_bytes:
+            if self.has_room:
                 self._has_room.set()
 
     async def checkpoint(self) -> None:

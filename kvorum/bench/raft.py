@@ -50,6 +50,10 @@ class Counting:
         self.applied_index = entry.index
         return None
 
+    @property
+    def has_room(self) -> bool:
+        return True
+
     async def room(self) -> None:
         return
 

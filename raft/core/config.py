@@ -49,6 +49,9 @@ class Config:
     """Accept configuration changes that do not fit; only for applications that order them otherwise."""
     step_down_on_removal: bool = False
     """A leader that is removed or demoted becomes a follower at once."""
+    commit_notices: bool = False
+    """Tell followers a new commit index without asking for an answer, where they were sent everything else: a
+    third fewer messages for a write. etcd has every append answered. Followers understand both."""
     trace: TraceCallback | None = None
 
     def validate(self) -> None:

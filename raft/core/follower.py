@@ -6,7 +6,7 @@ from .elections import Elections
 from .errors import DropReason, MalformedMessage, ProposalDropped
 from .roles import Cause
 from .trace import CommitAdvanced
-from .types import NO_NODE, Message, MessageType, ReadState, RefusedConfChange, Role
+from .types import NO_NODE, NOTICE, Message, MessageType, ReadState, RefusedConfChange, Role
 
 
 class Follower(Elections):
@@ -26,20 +26,23 @@ class Follower(Elections):
         _check_append(message)
         self.hear_leader(message)
         log, prev = self.log, message.index
+        answered = message.context != NOTICE or bool(message.entries)
         if prev < log.committed:
             if prev + 1 >= log.first_index and not log.matches(message.log_term, prev):
                 raise MalformedMessage(
                     f"the leader of term {message.term} has another entry {prev} than was committed here: members "
                     "lost what they had acknowledged, or the message is forged"
                 )
-            self._acknowledge(message.from_, log.committed)
+            if answered:
+                self._acknowledge(message.from_, log.committed)
             return
         before = log.committed
         last = log.maybe_append(prev, message.log_term, message.entries, message.commit)
         if last is not None:
             if log.committed > before:
                 self.trace(CommitAdvanced(self.id, log.committed))
-            self._acknowledge(message.from_, last)
+            if answered:
+                self._acknowledge(message.from_, last)
             return
         hint, hint_term = log.find_conflict_by_term(min(prev, log.last_index), message.log_term)
         self.send(

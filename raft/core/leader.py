@@ -68,9 +68,9 @@ class Leader(Follower):
             progress.become_replicate()
         if self.maybe_commit():
             self.release_postponed_reads()
-            self.broadcast_append()
+            self.broadcast_commit()
         elif node != self.id and progress.can_bump_commit(self.log.committed):
-            self.maybe_send_append(node, progress, send_if_empty=True)
+            self.tell_commit(node, progress)
         if node == self.id:
             return
         while self.maybe_send_append(node, progress, send_if_empty=False):

@@ -228,9 +228,13 @@ class RawNode:
             return True
         if raft.read_states or raft.refused_conf_changes or log.unstable.next_snapshot() is not None:
             return True
-        if log.has_next_committed(allow_unstable=not self._async_writes):
+        # Field by field: this is asked several times for every message, and mostly nothing has changed.
+        hard, soft = self._previous_hard_state, self._previous_soft_state
+        if log.committed != hard.commit or raft.term != hard.term or raft.vote != hard.vote:
             return True
-        return self._changed_hard_state() is not None or raft.soft_state != self._previous_soft_state
+        if raft.lead != soft.lead or raft.role != soft.role:
+            return True
+        return log.has_next_committed(allow_unstable=not self._async_writes)
 
     def peek_ready(self) -> Ready:
         """What ``ready`` would return, without taking it."""

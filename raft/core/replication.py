@@ -9,7 +9,7 @@ from .sizes import payload_size
 from .state import RaftState
 from .trace import CommitAdvanced
 from .tracker import Progress, ProgressState
-from .types import Entry, Message, MessageType
+from .types import NOTICE, Entry, Message, MessageType
 
 
 class Replication(RaftState):
@@ -58,6 +58,27 @@ class Replication(RaftState):
         for node, progress in self.tracker.progress.items():
             if node != self.id:
                 self.maybe_send_append(node, progress, send_if_empty=True)
+
+    def broadcast_commit(self) -> None:
+        """Tell every peer that more is committed, together with what it lacks."""
+        for node, progress in self.tracker.progress.items():
+            if node != self.id:
+                self.tell_commit(node, progress)
+
+    def tell_commit(self, to: int, progress: Progress) -> None:
+        """Tell one peer. With ``commit_notices``, nothing is answered where nothing else is to be sent.
+
+        An answer would say what the acknowledgements under way say as well. Should one of them be lost, the next
+        heartbeat's answer causes an append of the usual kind.
+        """
+        log, prev = self.log, progress.next - 1
+        if not self.commit_notices or progress.state != ProgressState.REPLICATE or prev < log.last_index:
+            self.maybe_send_append(to, progress, send_if_empty=True)
+        elif not progress.is_paused:
+            commit, term = log.committed, log.term(prev)
+            notice = Message(MessageType.APP, to, self.id, self.term, term, prev, commit=commit, context=NOTICE)
+            self.messages.append(notice)
+            progress.sent_commit = commit
 
     def send_append(self, to: int) -> None:
         """Send ``to`` what it lacks, or an empty append."""

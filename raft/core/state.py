@@ -67,6 +67,7 @@ class RaftState:
         self.forwards_proposals = not config.disable_proposal_forwarding
         self.validates_conf_changes = not config.disable_conf_change_validation
         self.step_down_on_removal = config.step_down_on_removal
+        self.commit_notices = config.commit_notices
         self.max_size_per_msg = config.max_size_per_msg
         self.max_uncommitted_size = config.uncommitted_limit
         self._rng = config.rng

@@ -12,6 +12,9 @@ from typing import Final, NamedTuple
 NO_NODE: Final = 0
 """The id of no one: an unknown leader, an unused vote, a local message's term."""
 
+NOTICE: Final = b"commit"
+"""The context of an append that only tells a commit index, and wants no answer (Config.commit_notices)."""
+
 APPEND_THREAD: Final = (1 << 64) - 1
 """The reserved id of a node's own log writer, the target of StorageAppend (contract §17)."""
 

@@ -53,6 +53,10 @@ class Journal:
         self.conf_state = conf_state
         return conf_state
 
+    @property
+    def has_room(self) -> bool:
+        return True
+
     async def room(self) -> None:
         return
 

@@ -15,6 +15,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -57,7 +58,7 @@ from raft.log import DurableLog, LoadedLog, LogWrite, held_until_durable
 from raft.reads import ReadRounds
 from raft.stable import StableLog
 from raft.transport import Transport
-from raft.waiters import ID_BYTES, RequestIds, Waiters
+from raft.waiters import ID_BYTES, RequestIds, Settle, Waiters, settle
 
 log = logging.getLogger(__name__)
 
@@ -235,12 +236,24 @@ class RaftDriver:
     async def propose(self, payload: bytes, *, as_leader: bool = False) -> Any:
         """Replicate ``payload`` and return what applying it here returned.
 
+        Raises Overloaded, NoLeader or Refused when nothing was proposed, OutcomeUnknown when it may still be
+        applied, and whatever the application refused it with. See ``submit``.
+        """
+        future: asyncio.Future[Any] = self._loop.create_future()
+        request_id = self.submit(payload, partial(settle, future), as_leader=as_leader)
+        try:
+            return await future
+        finally:
+            self._waiters.forget(request_id)
+
+    def submit(self, payload: bytes, settle: Settle, *, as_leader: bool = False) -> int:
+        """Replicate ``payload``; ``settle`` gets the outcome within the turn that applies it, and must not raise.
+
         With ``as_leader`` only in the term that this member leads now: it is never forwarded, and raises NotLeader
         when the leadership is lost before. For what a leader does of its own accord (M21): a leader that was
         paused or whose disk hung must not make its successor do what it decided long ago.
 
-        Raises Overloaded, NoLeader or Refused when nothing was proposed, OutcomeUnknown when it may still be
-        applied, and whatever the application refused it with.
+        Returns the id that it waits under. Raises Stopped, Overloaded or NotLeader: then nothing is proposed.
         """
         if self._stopped:
             raise Stopped("this member is shutting down")
@@ -251,15 +264,12 @@ class RaftDriver:
         if as_leader and not self._node.is_leader:
             raise NotLeader("only the leader proposes this")
         request_id = self._ids.next()
-        future = self._waiters.register(request_id)
+        self._waiters.register(request_id, settle)
         term = self._node.term if as_leader else 0
         self._proposals.append(_Proposal(request_id, request_id.to_bytes(ID_BYTES, "big") + payload, term))
         self.proposals_total += 1
         self._schedule()
-        try:
-            return await future
-        finally:
-            self._waiters.forget(request_id)
+        return request_id
 
     async def propose_conf_change(self, change: ConfChangeV2) -> Any:
         """Change the configuration; only the leader can. ``change.context`` is the application's payload.
@@ -271,7 +281,8 @@ class RaftDriver:
         if not self._node.is_leader:
             raise NotLeader("only the leader changes the configuration")
         request_id = self._ids.next()
-        future = self._waiters.register(request_id)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._waiters.register(request_id, partial(settle, future))
         context = request_id.to_bytes(ID_BYTES, "big") + change.context
         self._conf_proposals.append((request_id, change._replace(context=context)))
         self._schedule()
@@ -592,7 +603,7 @@ class RaftDriver:
         self._schedule()
 
     def _note_stored(self, message: Message, write: LogWrite) -> list[Message]:
-        """Let the core read what is stored, and have its acknowledgement in the next turn; what others wait for."""
+        """Let the core read what is stored, and take note of it soon. Returns what others have waited for."""
         if write.hard_state is not None:
             self.hard_state = write.hard_state
             self._storage.set_hard_state(write.hard_state)

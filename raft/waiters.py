@@ -29,13 +29,27 @@ class RequestIds:
         return self._prefix | self._suffix
 
 
+Settle = Callable[[Any], None]
+"""Takes an outcome: what applying returned, or the exception that says why there is none. Must not raise."""
+
+
+def settle(future: asyncio.Future[Any], outcome: Any) -> None:
+    """Hand an outcome to a future, unless its owner gave up."""
+    if future.done():
+        return
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
 class _Waiting(NamedTuple):
-    future: asyncio.Future[Any]
+    settle: Settle
     deadline: float
 
 
 class Waiters:
-    """Futures by request id. Each is resolved exactly once: applied, refused, or unknown when time runs out.
+    """Callbacks by request id. Each is called at most once: applied, refused, or unknown when time runs out.
 
     All deadlines are the same distance away, so the oldest waiter is always the first to expire and a look
     at the front of the dict is enough: no timer per proposal.
@@ -52,23 +66,16 @@ class Waiters:
     def __contains__(self, request_id: int) -> bool:
         return request_id in self._waiting
 
-    def register(self, request_id: int) -> asyncio.Future[Any]:
+    def register(self, request_id: int, settle: Settle) -> None:
         if request_id in self._waiting:
             raise AssertionError(f"request id {request_id:x} is already waited for")
-        now = self._clock()
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[request_id] = _Waiting(future, now + self.timeout_s)
-        return future
+        self._waiting[request_id] = _Waiting(settle, self._clock() + self.timeout_s)
 
     def resolve(self, request_id: int, outcome: Any) -> None:
-        """Hand ``outcome`` to the waiter, raising it there if it is an exception. Too late: dropped."""
+        """Hand ``outcome`` to the waiter. Too late: dropped."""
         waiting = self._waiting.pop(request_id, None)
-        if waiting is None or waiting.future.done():
-            return
-        if isinstance(outcome, BaseException):
-            waiting.future.set_exception(outcome)
-        else:
-            waiting.future.set_result(outcome)
+        if waiting is not None:
+            waiting.settle(outcome)
 
     def forget(self, request_id: int) -> None:
         self._waiting.pop(request_id, None)

@@ -33,9 +33,9 @@ class Trace:
 
     __slots__ = ("began", "stages")
 
-    def __init__(self) -> None:
-        self.began = time.perf_counter()
-        self.stages: list[tuple[str, float]] = []
+    def __init__(self, began: float | None = None, *stages: tuple[str, float]) -> None:
+        self.began = time.perf_counter() if began is None else began
+        self.stages = list(stages)
 
     def text(self, ended: float) -> str:
         """``checks 0 ms, agreement 409 ms, answer 3 ms``"""

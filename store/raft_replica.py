@@ -109,10 +109,25 @@ class RaftReplica:
         started = asyncio.get_running_loop().time()
         try:
             return await self._driver.propose(payload, as_leader=as_leader)
-        except OutcomeUnknown:
-            raise self._time_out(started) from None
         except RaftError as error:
-            raise etcd_error(error) from error
+            raise self._explained(error, started) from error
+
+    def submit(self, payload: bytes, done: Callable[[Any], None]) -> bool:
+        if len(payload) + HEADER_BYTES > self._max_request_bytes:
+            return False
+        started = asyncio.get_running_loop().time()
+
+        def settled(outcome: Any) -> None:
+            done(self._explained(outcome, started) if isinstance(outcome, RaftError) else outcome)
+
+        try:
+            self._driver.submit(payload, settled)
+        except RaftError:
+            return False
+        return True
+
+    def _explained(self, error: RaftError, started: float) -> EtcdError:
+        return self._time_out(started) if isinstance(error, OutcomeUnknown) else etcd_error(error)
 
     def _time_out(self, started: float) -> EtcdError:
         """Which of etcd's three time-out texts fits: the leader failed, or was out of reach, or neither."""

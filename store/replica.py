@@ -60,6 +60,14 @@ class Replica(Protocol):
         """
         ...
 
+    def submit(self, payload: bytes, done: Callable[[Any], None]) -> bool:
+        """As ``propose``, for an encoded InternalRequest, and without a task that waits.
+
+        ``done`` gets what applying it returned here, an EtcdError included, within the turn that applied it; it
+        must not raise. False when nothing is proposed: ``propose`` says why.
+        """
+        ...
+
     async def read_barrier(self) -> None:
         """Return once this replica has applied everything that was committed anywhere when it was called."""
         ...

@@ -132,18 +132,22 @@ class ApiContext:
     # -- proposals ----------------------------------------------------------------------------------------
 
     async def propose(self, request: internal_pb2.InternalRequest) -> object:
-        """Replicate a command unless this member is far behind in applying (contract §11)."""
-        if self.replica.commit_index > self.replica.applied_index + MAX_APPLY_LAG:
+        """Replicate a command. Raises TOO_MANY_REQUESTS when this member is behind."""
+        if self.is_behind:
             raise TOO_MANY_REQUESTS.again()
         stage("checks")
         try:
             return await self.replica.propose(request)
         except EtcdError as error:
-            if error.code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED):  # not what the state refuses
-                self.observations.proposals_failed += 1
+            self.note_failed(error)
             raise
         finally:
             stage("agreement and apply")
+
+    def note_failed(self, error: EtcdError) -> None:
+        """Count a proposal that failed, other than by what the state refuses."""
+        if error.code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED):
+            self.observations.proposals_failed += 1
 
     async def read_barrier(self) -> None:
         """Wait until this member has applied all that was committed when the call began (contract §11)."""
@@ -156,10 +160,19 @@ class ApiContext:
         finally:
             stage("agreement on the read index")
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether this member is so far behind in applying that it takes no proposal (contract §11)."""
+        return self.replica.commit_index > self.replica.applied_index + MAX_APPLY_LAG
+
+    def has_space(self, cost: int) -> bool:
+        """Whether the quota leaves room for ``cost`` more bytes."""
+        quota = self.options.effective_quota_bytes
+        return cost == 0 or quota < 0 or self.machine.sizes.total + cost < quota
+
     async def check_quota(self, cost: int) -> None:
         """Raise NO_SPACE, and the alarm, when the database has no room for ``cost`` more bytes."""
-        quota = self.options.effective_quota_bytes
-        if cost == 0 or quota < 0 or self.machine.sizes.total + cost < quota:
+        if self.has_space(cost):
             return
         if (self.replica.member_id, rpc_pb2.NOSPACE) in self.machine.state.alarms:
             raise NO_SPACE.again()

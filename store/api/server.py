@@ -14,6 +14,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from store.api.cluster import ClusterServicer
 from store.api.context import ApiContext, ApiOptions
+from store.api.direct import DirectPut
 from store.api.election import ElectionServicer
 from store.api.health import SERVICE as HEALTH
 from store.api.health import HealthServicer
@@ -33,6 +34,7 @@ from store.errors import (
     unimplemented,
 )
 from store.etcdpb import election_pb2, lock_pb2, rpc_pb2
+from store.listener.direct import DirectHandler
 from store.listener.messages import MessageError
 from store.observations import OK, Method
 
@@ -81,6 +83,8 @@ def service_handlers(api: ApiContext) -> dict[str, dict[str, grpc.RpcMethodHandl
             method.name: guard.handler(method, getattr(servicer, method.name, _missing(method)))
             for method in service.methods
         }
+    put, keys = _ETCD["KV"].methods_by_name["Put"], handlers[_ETCD["KV"].full_name]
+    keys["Put"] = DirectHandler(keys["Put"], DirectPut(api, observed(put), _NOTICED))
     handlers[HEALTH] = _health_handlers(guard)
     handlers.update(reflection_handlers(sorted(handlers)))
     return handlers

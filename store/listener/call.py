@@ -160,7 +160,24 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
 
     def _start(self, message: bytes | None) -> None:
         self._connection.running.add(self)
+        if message is not None:
+            direct = getattr(self._handler, "direct", None)
+            if direct is not None and direct(message, self):
+                return
         self._task = self._connection.loop.create_task(self._run(message))
+
+    def reply(self, data: bytes) -> None:
+        """The encoded answer of a direct call. Does nothing when the call has ended meanwhile."""
+        if not self._ended:
+            self._send(data)
+            self._finish(0, "")
+            self._call_back()
+
+    def refuse(self, code: int, text: str) -> None:
+        """The status of a direct call that was not carried out."""
+        if not self._ended:
+            self._finish(code, text)
+            self._call_back()
 
     async def _run(self, message: bytes | None) -> None:
         try:
@@ -344,6 +361,8 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
             self._deadline = None
         if self._deframer is not None:
             self._deframer.close()
+        if self._task is None:
+            self._connection.running.discard(self)
         self._wake_reader()
 
     def _call_back(self) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from typing import Any
 
 import pytest
 
 from raft.errors import LeaderChanged, NoLeader, OutcomeUnknown, Stopped
 from raft.reads import RETRY_S, ReadRounds
-from raft.waiters import RequestIds, Waiters
+from raft.waiters import RequestIds, Waiters, settle
 
 
 class Clock:
@@ -26,9 +28,15 @@ def test_request_ids_do_not_repeat_and_carry_into_the_time() -> None:
     assert RequestIds(0xABCDEF, now_ms=5 + 4).next() not in seen[:1000] or len(seen) >= 4 * 256
 
 
+def waiting(waiters: Waiters, request_id: int) -> asyncio.Future[Any]:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    waiters.register(request_id, partial(settle, future))
+    return future
+
+
 async def test_a_waiter_gets_its_outcome_once_and_a_late_one_is_dropped() -> None:
     waiters = Waiters(7.0, Clock())
-    future = waiters.register(1)
+    future = waiting(waiters, 1)
     waiters.resolve(1, "applied")
     waiters.resolve(1, "again")
     assert await future == "applied"
@@ -37,7 +45,7 @@ async def test_a_waiter_gets_its_outcome_once_and_a_late_one_is_dropped() -> Non
 
 async def test_a_refusal_is_raised_at_the_waiter() -> None:
     waiters = Waiters(7.0, Clock())
-    future = waiters.register(1)
+    future = waiting(waiters, 1)
     waiters.resolve(1, NoLeader("no"))
     with pytest.raises(NoLeader):
         await future
@@ -45,17 +53,17 @@ async def test_a_refusal_is_raised_at_the_waiter() -> None:
 
 async def test_registering_an_id_twice_is_a_bug() -> None:
     waiters = Waiters(7.0, Clock())
-    waiters.register(1)
+    waiting(waiters, 1)
     with pytest.raises(AssertionError):
-        waiters.register(1)
+        waiting(waiters, 1)
 
 
 async def test_time_out_tells_a_proposal_that_left_from_one_that_did_not() -> None:
     clock = Clock()
     waiters = Waiters(7.0, clock)
-    left, kept = waiters.register(1), waiters.register(2)
+    left, kept = waiting(waiters, 1), waiting(waiters, 2)
     clock.now += 3
-    young = waiters.register(3)
+    young = waiting(waiters, 3)
     clock.now += 4
     waiters.expire(never_sent=lambda number: number == 2)
     with pytest.raises(OutcomeUnknown):

@@ -72,6 +72,13 @@ class LoopbackReplica:
             raise result
         return result
 
+    def submit(self, payload: bytes, done: Callable[[Any], None]) -> bool:
+        if len(payload) > self._max_request_bytes or self.leader_id == 0 or not self._machine.has_room:
+            return False
+        request = internal_pb2.InternalRequest.FromString(payload)
+        done(self._machine.apply(self._machine.applied_index + 1, self.term, request))
+        return True
+
     async def read_barrier(self) -> None:
         if self.leader_id == 0:
             raise TIMEOUT.again()

@@ -1,14 +1,15 @@
-"""Puts without a task of their own: proposed in the turn that read them, answered in the one that applied them.
+"""Writes without a task of their own: proposed in the turn that read them, answered in the one that applied them.
 
 Only what will be proposed for certain goes this way. Everything else, refusals before all, is left to
-``KVServicer.Put``.
+``KVServicer``.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -18,34 +19,63 @@ from store.errors import Code, EtcdError
 from store.etcdpb import rpc_pb2
 from store.listener.direct import DirectCall
 from store.observations import OK, Method, Trace
-from store.quota import put_cost
+from store.quota import put_cost, txn_cost
+from store.validate import check_txn, is_read_only
 from store.wire import varint
 
 log = logging.getLogger(__name__)
 
-_PUT: Final = b"\x22"
-"""Field 4 of InternalRequest, ``put``, length-delimited."""
+
+class Write(NamedTuple):
+    """What tells one kind of write from another."""
+
+    tag: bytes
+    """Of its field in InternalRequest, length-delimited."""
+    decode: Callable[[bytes], Any]
+    is_plain: Callable[[ApiContext, Any], bool]
+    """Whether nothing can refuse it before it is proposed, and its answer will need nothing from the disk."""
+    cost: Callable[[Any], int]
+    encode: Callable[[bytes, Any], bytes]
 
 
-class DirectPut:
-    """A direct handler of KV.Put; calls with metadata of ``noticed`` are not for it."""
+def _is_plain_put(_api: ApiContext, request: rpc_pb2.PutRequest) -> bool:
+    return bool(request.key) and not request.ignore_value and not request.ignore_lease
 
-    def __init__(self, api: ApiContext, method: Method, noticed: frozenset[bytes]) -> None:
+
+def _is_plain_txn(api: ApiContext, request: rpc_pb2.TxnRequest) -> bool:
+    for op in (*request.success, *request.failure):
+        kind = op.WhichOneof("request")
+        if kind == "request_txn" or (kind == "request_range" and op.request_range.revision):
+            return False
+    check_txn(request, api.options.max_txn_ops)
+    return not is_read_only(request)
+
+
+PUT: Final = Write(b"\x22", rpc_pb2.PutRequest.FromString, _is_plain_put, put_cost, encode.put_response)
+TXN: Final = Write(b"\x32", rpc_pb2.TxnRequest.FromString, _is_plain_txn, txn_cost, encode.txn_response)
+
+
+class DirectWrite:
+    """A direct handler of one method; calls with metadata of ``noticed`` are not for it."""
+
+    def __init__(self, api: ApiContext, write: Write, method: Method, noticed: frozenset[bytes]) -> None:
         self._api = api
+        self._write = write
         self._method = method
         self._noticed = noticed
 
     def __call__(self, message: bytes, call: DirectCall) -> bool:
-        api, began = self._api, time.perf_counter()
+        api, write, began = self._api, self._write, time.perf_counter()
         try:
-            request = rpc_pb2.PutRequest.FromString(message)
-        except DecodeError:
+            request = write.decode(message)
+            if not write.is_plain(api, request):
+                return False
+        except (DecodeError, EtcdError):
             return False
-        if not request.key or request.ignore_value or request.ignore_lease or call.carries(self._noticed):
+        if call.carries(self._noticed) or api.replica.is_learner:
             return False
-        if api.replica.is_learner or api.is_behind or not api.has_space(put_cost(request)):
+        if api.is_behind or not api.has_space(write.cost(request)):
             return False
-
         proposed = time.perf_counter()
 
         def done(outcome: Any) -> None:
@@ -54,19 +84,20 @@ class DirectPut:
                 trace = Trace(began, ("checks", proposed), ("agreement and apply", time.perf_counter()))
                 api.observations.end(self._method, trace, code, request)
             except Exception as error:  # whoever applies has nothing to do with it
-                log.error("a put that was applied could not be answered", exc_info=error)
+                log.error("a write that was applied could not be answered", exc_info=error)
                 call.refuse(Code.UNKNOWN, str(error) or type(error).__name__)
 
-        if not api.replica.submit(_PUT + varint(len(message)) + message, done):
+        if not api.replica.submit(write.tag + varint(len(message)) + message, done):
             return False
         api.observations.started[self._method] += 1
         return True
 
     def _answer(self, call: DirectCall, outcome: Any) -> int:
         api = self._api
-        if isinstance(outcome, EtcdError):
-            api.note_failed(outcome)
-            call.refuse(outcome.code, outcome.message)
-            return outcome.code
-        call.reply(encode.put_response(api.header_field(outcome.revision), outcome))
+        if isinstance(outcome, Exception):
+            refusal = outcome if isinstance(outcome, EtcdError) else EtcdError(Code.UNKNOWN, str(outcome))
+            api.note_failed(refusal)
+            call.refuse(refusal.code, refusal.message)
+            return refusal.code
+        call.reply(self._write.encode(api.header_field(outcome.revision), outcome))
         return OK

@@ -14,7 +14,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from store.api.cluster import ClusterServicer
 from store.api.context import ApiContext, ApiOptions
-from store.api.direct import DirectPut
+from store.api.direct import PUT, TXN, DirectWrite
 from store.api.election import ElectionServicer
 from store.api.health import SERVICE as HEALTH
 from store.api.health import HealthServicer
@@ -83,8 +83,9 @@ def service_handlers(api: ApiContext) -> dict[str, dict[str, grpc.RpcMethodHandl
             method.name: guard.handler(method, getattr(servicer, method.name, _missing(method)))
             for method in service.methods
         }
-    put, keys = _ETCD["KV"].methods_by_name["Put"], handlers[_ETCD["KV"].full_name]
-    keys["Put"] = DirectHandler(keys["Put"], DirectPut(api, observed(put), _NOTICED))
+    methods, keys = _ETCD["KV"].methods_by_name, handlers[_ETCD["KV"].full_name]
+    for name, write in (("Put", PUT), ("Txn", TXN)):
+        keys[name] = DirectHandler(keys[name], DirectWrite(api, write, observed(methods[name]), _NOTICED))
     handlers[HEALTH] = _health_handlers(guard)
     handlers.update(reflection_handlers(sorted(handlers)))
     return handlers

@@ -172,6 +172,7 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
             self._send(data)
             self._finish(0, "")
             self._call_back()
+            self._connection.answered()
 
     def refuse(self, code: int, text: str) -> None:
         """The status of a direct call that was not carried out."""

@@ -21,6 +21,8 @@ BULK_BYTES: Final = 1024 * 1024
 PIECE_BYTES: Final = 256 * 1024
 SLICE_BYTES: Final = 16 * 1024
 """What one read brought is taken in slices of this size, so that the time it takes can be bounded."""
+ANSWERS_PER_WRITE: Final = 16
+"""Of direct calls, in one turn."""
 TURN_S: Final = 0.005
 """A connection that has kept the loop this long goes on in the next turn, after the others."""
 _NO_ERROR: Final = 0
@@ -46,6 +48,7 @@ class Http2Connection(asyncio.Protocol):
         self._rest = bytearray()  # was read, and waits for the next turn
         self._cut_off = 0
         self._flush_scheduled = False
+        self._answers = 0
         self._paused = False
         self._closed = False
         self._draining = False
@@ -288,8 +291,20 @@ class Http2Connection(asyncio.Protocol):
             self._flush_scheduled = True
             self.loop.call_soon(self._flush)
 
+    def answered(self) -> None:
+        """One more answer is complete. After some of them they leave at once: the client works on them while the
+        rest of this turn's answers are made."""
+        self._answers += 1
+        if self._answers >= ANSWERS_PER_WRITE and not (self._closed or self._paused):
+            self._answers = 0
+            try:
+                self._write(self.h2.queued_body_size())
+            except (ngh2.NGH2Error, MemoryError) as error:
+                self._give_up(error)
+
     def _flush(self) -> None:
         self._flush_scheduled = False
+        self._answers = 0
         if self._closed or self._paused:
             return
         before = self.h2.queued_body_size()

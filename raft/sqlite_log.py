@@ -3,8 +3,8 @@
 Layout (version 2): ``meta`` whose log this is, ``snapshot`` one row, and ``writes``: a row for the entries
 ``first`` to ``last`` of one write, in order and without overlap, each with the hard state that is in force after
 it. The newest row's is the hard state of the log, so there always is a row; one without entries (``last`` is one
-below ``first``) is replaced by the next write. A write that only appends is then a single INSERT in autocommit:
-every statement hands the interpreter over to the event loop, and the thread has to win it back each time.
+below ``first``) is replaced by the next write. A write that only appends is then a single INSERT in autocommit,
+one page of the WAL for a small one; with a table for the hard state it was four statements and two pages.
 WAL mode with synchronous=FULL: a commit returns after the fsync of the WAL.
 
 Version 1 kept the hard state in a table of its own, and its rows could overlap, the later one being right. Such
@@ -347,8 +347,7 @@ def _put_row(db: sqlite3.Connection, tail: _Tail, entries: Sequence[Entry], stat
     first, last = (entries[0].index, entries[-1].index) if entries else (tail.last_index + 1, tail.last_index)
     data = encode_entries(entries) if entries else b""
     row = (seq, first, last, data, state.term, _blob(state.vote), state.commit)
-    # Unlike execute, executemany does not ask for the row's id, for which it would hand the interpreter over.
-    db.executemany(_REPLACE if tail.is_empty else _INSERT, (row,))
+    db.execute(_REPLACE if tail.is_empty else _INSERT, row)
     return _Tail(seq, last, state, is_empty=not entries)
 
 

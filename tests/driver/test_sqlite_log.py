@@ -127,11 +127,8 @@ async def test_a_log_that_ends_below_its_commit_index_is_refused(tmp_path: Path)
 @pytest.mark.parametrize(
     ("damage", "complaint"),
     [
-        (
-            "INSERT INTO writes "
-            "SELECT 99, first, last, entries, term, vote, commit_index FROM writes WHERE first = 3",
-            "overlap",
-        ),
+        ("UPDATE writes SET seq = 99 WHERE first = 3", "gap or an overlap"),
+        ("UPDATE writes SET first = 2 WHERE first = 3", "gap or an overlap"),
         ("UPDATE writes SET last = 9 WHERE first = 5", "entries 5 to 9 are not in their row"),
         (
             "UPDATE writes SET entries = (SELECT entries FROM writes WHERE first = 4) WHERE first = 3",

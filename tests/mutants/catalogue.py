@@ -261,7 +261,16 @@ MUTANTS: Final = (
     ),
     Mutant(
         "stored entries above a rewritten one survive", "raft/sqlite_log.py",
-        "while entries and entries[-1].index >= first:", "while entries and entries[-1].index > first:", (LOGS,),
+        "SET last = ? WHERE last >= ?\", (first - 1, first)", "SET last = ? WHERE last > ?\", (first, first)",
+        (LOGS,),
+    ),
+    Mutant(
+        "compaction takes the hard state along", "raft/sqlite_log.py",
+        "WHERE last <= ? AND seq < (SELECT max(seq) FROM writes)", "WHERE last <= ?", (LOGS,),
+    ),
+    Mutant(
+        "a replaced tail takes the vote along", "raft/sqlite_log.py",
+        "write.hard_state or tail.hard_state", "write.hard_state or HardState()", (LOGS,),
     ),
     Mutant(
         "a torn record is read", "chaos/disk.py",

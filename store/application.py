@@ -6,7 +6,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
@@ -24,10 +24,14 @@ from store.cluster import (
     encode_conf_state,
 )
 from store.errors import Code, EtcdError
-from store.etcdpb import internal_pb2
+from store.etcdpb import internal_pb2, rpc_pb2
 from store.images import CONF_STATE_KEY, ImageFolder, Images
 from store.machine import META, Machine
 from store.observations import Observations
+from store.wire import only_field
+
+PUT_TAG: Final = 0x22
+"""Of ``put`` in an InternalRequest."""
 
 
 class MachineApplication:
@@ -75,17 +79,23 @@ class MachineApplication:
         return ConfState() if stored is None else decode_conf_state(stored)
 
     def apply(self, entry: Entry, payload: bytes, wanted: bool) -> Any:
+        began = time.perf_counter()
+        put = only_field(payload, PUT_TAG)
+        command: rpc_pb2.PutRequest | internal_pb2.InternalRequest
         try:
-            request = internal_pb2.InternalRequest.FromString(payload)
+            if put is not None:
+                command = request = rpc_pb2.PutRequest.FromString(put)
+                outcome = self._machine.apply_put(entry.index, entry.term, request)
+            else:
+                command = internal_pb2.InternalRequest.FromString(payload)
+                outcome = self._machine.apply(entry.index, entry.term, command)
+                if command.HasField("member_attributes"):
+                    self.on_membership()
         except DecodeError:
             # Every member sees the same bytes, so every member skips them alike.
             self._machine.apply_system(entry.index, entry.term, {})
             return EtcdError(Code.UNKNOWN, "kvorum: the replicated command cannot be decoded")
-        began = time.perf_counter()
-        outcome = self._machine.apply(entry.index, entry.term, request)
-        self._observations.applied(time.perf_counter() - began, entry.index, request)
-        if request.HasField("member_attributes"):
-            self.on_membership()
+        self._observations.applied(time.perf_counter() - began, entry.index, command)
         return outcome
 
     def apply_empty(self, entry: Entry) -> None:

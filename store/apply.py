@@ -97,6 +97,13 @@ class Applier:
         except EtcdError as refusal:
             return refusal
 
+    def put(self, request: rpc_pb2.PutRequest) -> Result | EtcdError:
+        """``apply`` of a put."""
+        try:
+            return self._put(request)
+        except EtcdError as refusal:
+            return refusal
+
     # -- key space ----------------------------------------------------------------------------------------
 
     def _put(self, request: rpc_pb2.PutRequest) -> Result:

@@ -175,6 +175,11 @@ class Machine:
         self._advance(index, term)
         return self._applier.apply(request)
 
+    def apply_put(self, index: int, term: int, request: rpc_pb2.PutRequest) -> Result | EtcdError:
+        """``apply`` of the commonest command."""
+        self._advance(index, term)
+        return self._applier.put(request)
+
     def apply_system(self, index: int, term: int, writes: Mapping[BucketKey, bytes | None]) -> None:
         """Apply an entry that is no client command: a configuration change, or an empty one (no writes).
 
@@ -211,15 +216,13 @@ class Machine:
     # -- what applying reports (store.apply.Changes) ------------------------------------------------------
 
     def committed(self, revision: int, events: Sequence[Event]) -> None:
-        size = weight = 0
-        for event in events:
-            size += len(event.version.framed)
-            weight += event.weight
+        size = sum([len(event.version.framed) for event in events])
+        weight = sum([event.weight for event in events])
         self._buffer.add_events(events, size)
         if self._buffer.bytes > self.options.flush_bytes:
             self._urgent.set()
         self.hub.notify(revision, events, weight)
-        deleted = sum([event.is_delete for event in events]) if len(events) > 1 else events[0].is_delete
+        deleted = sum([event.is_delete for event in events])
         self.txns += 1
         self.deletes += deleted
         self.puts += len(events) - deleted

@@ -6,7 +6,7 @@ of any number of watchers) joins those bytes: encoding 150k objects again takes 
 
 from __future__ import annotations
 
-from store.etcdpb import kv_pb2
+from typing import Final
 
 KV_TAG = b"\x12"
 """Field 2, length-delimited: RangeResponse.kvs, Event.kv and PutResponse.prev_kv all use this number."""
@@ -24,10 +24,21 @@ class Encoded:
         return self.data
 
 
+_LAST: Final = [bytes((bits,)) for bits in range(0x80)]
+_MORE: Final = [bytes((bits | 0x80,)) for bits in range(0x80)]
+"""Groups of seven bits as bytes, with and without others after them."""
+
+
 def varint(value: int) -> bytes:
     """A protobuf varint; negative numbers as 64-bit two's complement."""
-    if 0 <= value < 0x80:
-        return bytes((value,))
+    if 0 <= value < 0x1000_0000:  # every write encodes several, mostly small
+        if value < 0x80:
+            return _LAST[value]
+        if value < 0x4000:
+            return _MORE[value & 0x7F] + _LAST[value >> 7]
+        if value < 0x20_0000:
+            return _MORE[value & 0x7F] + _MORE[value >> 7 & 0x7F] + _LAST[value >> 14]
+        return _MORE[value & 0x7F] + _MORE[value >> 7 & 0x7F] + _MORE[value >> 14 & 0x7F] + _LAST[value >> 21]
     value &= (1 << 64) - 1
     out = bytearray()
     while value > 0x7F:
@@ -42,6 +53,20 @@ def field_varint(tag: bytes, value: int) -> bytes:
     return tag + varint(value) if value else b""
 
 
+def only_field(message: bytes, tag: int) -> bytes | None:
+    """What an encoded message holds, if that is one length-delimited field with this one-byte tag and no other."""
+    if len(message) < 2 or message[0] != tag:
+        return None
+    size, shift, at = message[1] & 0x7F, 7, 2
+    while message[at - 1] & 0x80:
+        if at == len(message) or shift > 28:
+            return None
+        size |= (message[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+    return message[at:] if at + size == len(message) else None
+
+
 def field_bytes(tag: bytes, body: bytes) -> bytes:
     """A length-delimited field, present also when empty (a message, or an element of a repeated field)."""
     return tag + varint(len(body)) + body
@@ -49,21 +74,21 @@ def field_bytes(tag: bytes, body: bytes) -> bytes:
 
 def encode_pair(key: bytes, value: bytes, create: int, mod: int, version: int, lease: int) -> bytes:
     """A KeyValue as field 2 of an enclosing message: tag, length, message."""
-    return frame_pair(
-        kv_pb2.KeyValue(
-            key=key, create_revision=create, mod_revision=mod, version=version, value=value, lease=lease
-        ).SerializeToString()
-    )
+    head = b"".join((
+        b"\x0a" + varint(len(key)) if key else b"",
+        key,
+        b"\x10" + varint(create) if create else b"",
+        b"\x18" + varint(mod) if mod else b"",
+        b"\x20" + varint(version) if version else b"",
+        b"\x2a" + varint(len(value)) if value else b"",
+    ))  # fmt: skip
+    tail = b"\x30" + varint(lease) if lease else b""
+    return b"".join((KV_TAG, varint(len(head) + len(value) + len(tail)), head, value, tail))
 
 
 def frame_pair(body: bytes) -> bytes:
     """An encoded KeyValue with tag and length in front."""
-    size = len(body)
-    if size < 0x80:
-        return b"\x12%c%b" % (size, body)
-    if size < 0x4000:
-        return b"\x12%c%c%b" % (size & 0x7F | 0x80, size >> 7, body)
-    return KV_TAG + varint(size) + body
+    return KV_TAG + varint(len(body)) + body
 
 
 def unframe(framed: bytes) -> bytes:

@@ -15,7 +15,7 @@ from store.observations import Observations, stage
 from store.quota import DEFAULT_QUOTA_BYTES
 from store.replica import MemberInfo, Replica
 from store.validate import DEFAULT_MAX_TXN_OPS
-from store.wire import field_bytes, field_varint
+from store.wire import field_bytes, field_varint, varint
 
 VERSION: Final = "3.5.21"
 """What Status reports. Clients probe it: from 3.5.13 on they rely on progress answers (contract §16)."""
@@ -100,6 +100,7 @@ class ApiContext:
         self.plant: Plant | None = None
         self._header_ids = field_varint(b"\x08", replica.cluster_id) + field_varint(b"\x10", replica.member_id)
         self._header_key = (0, 0)
+        self._header_term = b""
         self._header_field = b""
 
     @property
@@ -122,11 +123,13 @@ class ApiContext:
 
     def header_field(self, revision: int) -> bytes:
         """The same as field 1 of a response, encoded: once for all who are answered at one revision."""
-        key = (revision, self.replica.term)
-        if key != self._header_key:
-            numbers = field_varint(b"\x18", revision) + field_varint(b"\x20", key[1])
-            self._header_field = field_bytes(b"\x0a", self._header_ids + numbers)
-            self._header_key = key
+        term = self.replica.term
+        if (revision, term) != self._header_key:
+            if term != self._header_key[1]:
+                self._header_term = field_varint(b"\x20", term)
+            self._header_key = (revision, term)
+            body = self._header_ids + field_varint(b"\x18", revision) + self._header_term
+            self._header_field = b"\x0a" + varint(len(body)) + body
         return self._header_field
 
     # -- proposals ----------------------------------------------------------------------------------------

@@ -216,13 +216,15 @@ class Machine:
     # -- what applying reports (store.apply.Changes) ------------------------------------------------------
 
     def committed(self, revision: int, events: Sequence[Event]) -> None:
-        size = sum([len(event.version.framed) for event in events])
-        weight = sum([event.weight for event in events])
+        size = weight = deleted = 0
+        for event in events:
+            size += len(event.version.framed)
+            weight += event.weight
+            deleted += event.is_delete
         self._buffer.add_events(events, size)
         if self._buffer.bytes > self.options.flush_bytes:
             self._urgent.set()
         self.hub.notify(revision, events, weight)
-        deleted = sum([event.is_delete for event in events])
         self.txns += 1
         self.deletes += deleted
         self.puts += len(events) - deleted

@@ -216,6 +216,22 @@ MUTANTS: Final = (
         (POWER,),
     ),
     Mutant(
+        "M2: what waits for a log write leaves with a later commit index", "raft/driver.py",
+        "if not self._append_idle or message.snapshot is not None:", "if message.snapshot is not None:",
+        (POWER, DRIVER),
+    ),
+    Mutant(
+        "entries are applied before those that still wait for their turn", "raft/driver.py",
+        "if self._group is None or not self._apply_idle.is_set() or not self._application.has_room:",
+        "if self._group is None or not self._application.has_room:", (DRIVER, POWER),
+    ),
+    Mutant(
+        "a commit notice that does not match is believed", RAFT + "log.py",
+        "        if not self.matches(prev_term, prev_index):\n            return None\n        last_new",
+        "        if entries and not self.matches(prev_term, prev_index):\n"
+        "            return None\n        last_new", ("tests/raft/test_commit_notices.py",),
+    ),
+    Mutant(
         "M2: votes are asked for before the term is written", "raft/driver.py",
         "for message in held_until_durable(ready.messages):", "for message in ready.messages:", (POWER,),
     ),

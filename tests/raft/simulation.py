@@ -74,6 +74,7 @@ class Options:
     pre_vote: bool = True
     check_quorum: bool = True
     step_down_on_removal: bool = False
+    commit_notices: bool = False
     max_size_per_msg: int = 400
     max_inflight_msgs: int = 4
     faults: Faults = field(default_factory=Faults)
@@ -191,6 +192,7 @@ class Simulation:
                 pre_vote=options.pre_vote,
                 check_quorum=options.check_quorum,
                 step_down_on_removal=options.step_down_on_removal,
+                commit_notices=options.commit_notices,
                 max_size_per_msg=options.max_size_per_msg,
                 max_inflight_msgs=options.max_inflight_msgs,
                 trace=self._traced,

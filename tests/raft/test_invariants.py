@@ -27,6 +27,7 @@ VARIANTS = {
     "check quorum": Options(pre_vote=False, async_writes=True),
     "pre-vote": Options(check_quorum=False),
     "step down": Options(step_down_on_removal=True, async_writes=True),
+    "commit notices": Options(commit_notices=True, async_writes=True),
     "fixed membership": Options(members=5, spares=0, async_writes=True, faults=Faults(conf_change=0)),
 }
 

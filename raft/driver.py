@@ -244,7 +244,7 @@ class RaftDriver:
         try:
             return await future
         finally:
-            self._waiters.forget(request_id)
+            self.withdraw(request_id)
 
     def submit(self, payload: bytes, settle: Settle, *, as_leader: bool = False) -> int:
         """Replicate ``payload``; ``settle`` gets the outcome within the turn that applies it, and must not raise.
@@ -270,6 +270,10 @@ class RaftDriver:
         self.proposals_total += 1
         self._schedule()
         return request_id
+
+    def withdraw(self, request_id: int) -> None:
+        """Whoever submitted it does not wait any more: it is not proposed unless it has been already."""
+        self._waiters.forget(request_id)
 
     async def propose_conf_change(self, change: ConfChangeV2) -> Any:
         """Change the configuration; only the leader can. ``change.context`` is the application's payload.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from raft.core.types import NO_NODE
@@ -112,19 +113,18 @@ class RaftReplica:
         except RaftError as error:
             raise self._explained(error, started) from error
 
-    def submit(self, payload: bytes, done: Callable[[Any], None]) -> bool:
+    def submit(self, payload: bytes, done: Callable[[Any], None]) -> Callable[[], None] | None:
         if len(payload) + HEADER_BYTES > self._max_request_bytes:
-            return False
+            return None
         started = asyncio.get_running_loop().time()
 
         def settled(outcome: Any) -> None:
             done(self._explained(outcome, started) if isinstance(outcome, RaftError) else outcome)
 
         try:
-            self._driver.submit(payload, settled)
+            return partial(self._driver.withdraw, self._driver.submit(payload, settled))
         except RaftError:
-            return False
-        return True
+            return None
 
     def _explained(self, error: RaftError, started: float) -> EtcdError:
         return self._time_out(started) if isinstance(error, OutcomeUnknown) else etcd_error(error)

@@ -60,11 +60,12 @@ class Replica(Protocol):
         """
         ...
 
-    def submit(self, payload: bytes, done: Callable[[Any], None]) -> bool:
+    def submit(self, payload: bytes, done: Callable[[Any], None]) -> Callable[[], None] | None:
         """As ``propose``, for an encoded InternalRequest, and without a task that waits.
 
         ``done`` gets what applying it returned here, an EtcdError included, within the turn that applied it; it
-        must not raise. False when nothing is proposed: ``propose`` says why.
+        must not raise. Returns what tells that nobody waits any more; None when nothing is proposed: ``propose``
+        says why.
         """
         ...
 

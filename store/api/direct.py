@@ -87,9 +87,16 @@ class DirectWrite:
                 log.error("a write that was applied could not be answered", exc_info=error)
                 call.refuse(Code.UNKNOWN, str(error) or type(error).__name__)
 
-        if not api.replica.submit(write.tag + varint(len(message)) + message, done):
+        withdraw = api.replica.submit(write.tag + varint(len(message)) + message, done)
+        if withdraw is None:
             return False
         api.observations.started[self._method] += 1
+
+        def gone() -> None:
+            withdraw()
+            api.observations.end(self._method, Trace(began), Code.CANCELLED, request)
+
+        call.gone = gone
         return True
 
     def _answer(self, call: DirectCall, outcome: Any) -> int:

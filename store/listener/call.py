@@ -65,11 +65,14 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
         self._details = ""
         self._answered = False  # response headers are out
         self._ended = False  # trailers are out
+        self._started = False  # a handler has the request
         self._half_closed = False  # the peer has sent all it will
         self._closed = False  # the stream is gone
         self._cancelled = False
         self._aborted = False
         self._callbacks: list[Callable[[Any], None]] = []
+        self.gone: Callable[[], None] | None = None
+        """See store.listener.direct."""
 
     # -- what the connection tells ------------------------------------------------------------------------
 
@@ -95,7 +98,7 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
         """Take bytes of the request; ``half_closed`` with the last ones."""
         self._half_closed = self._half_closed or half_closed
         connection, streaming = self._connection, self._handler.request_streaming
-        if self._ended or (self._task is not None and not streaming):
+        if self._ended or (self._started and not streaming):
             connection.acknowledge(self._stream_id, len(data))
             return
         if self._deframer is None:
@@ -146,7 +149,7 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
             if self._task is not None:
                 self._task.cancel()
             else:
-                self._call_back()
+                self._end_direct()
         self._release()
 
     def cancel(self) -> asyncio.Task[None] | None:
@@ -159,6 +162,7 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
     # -- running the handler ------------------------------------------------------------------------------
 
     def _start(self, message: bytes | None) -> None:
+        self._started = True
         self._connection.running.add(self)
         if message is not None:
             direct = getattr(self._handler, "direct", None)
@@ -244,7 +248,14 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
         if self._task is not None:
             self._task.cancel()
         else:
-            self._call_back()
+            self._end_direct()
+
+    def _end_direct(self) -> None:
+        """The call has ended without an answer, and no task works for it."""
+        gone, self.gone = self.gone, None
+        if gone is not None:
+            gone()
+        self._call_back()
 
     # -- requests -----------------------------------------------------------------------------------------
 

@@ -15,6 +15,9 @@ import grpc
 class DirectCall(Protocol):
     """A call as a direct handler knows it. Answering one that has ended meanwhile does nothing."""
 
+    gone: Callable[[], None] | None
+    """Called when the call ends before it is answered: its client gave up, or its time is over."""
+
     def carries(self, names: frozenset[bytes]) -> bool: ...
     def reply(self, data: bytes) -> None: ...
     def refuse(self, code: int, text: str) -> None: ...

@@ -72,12 +72,12 @@ class LoopbackReplica:
             raise result
         return result
 
-    def submit(self, payload: bytes, done: Callable[[Any], None]) -> bool:
+    def submit(self, payload: bytes, done: Callable[[Any], None]) -> Callable[[], None] | None:
         if len(payload) > self._max_request_bytes or self.leader_id == 0 or not self._machine.has_room:
-            return False
+            return None
         request = internal_pb2.InternalRequest.FromString(payload)
         done(self._machine.apply(self._machine.applied_index + 1, self.term, request))
-        return True
+        return lambda: None
 
     async def read_barrier(self) -> None:
         if self.leader_id == 0:

@@ -22,6 +22,16 @@ else
     echo "npm is missing: without etcd3 of npm" >&2
 fi
 
+if command -v cargo >/dev/null; then
+    here=$(cd "$(dirname "$0")" && pwd)
+    mkdir -p "$folder/tonic-source"
+    cp -R "$here/tonic/." "$folder/tonic-source"
+    cargo build --quiet --manifest-path "$folder/tonic-source/Cargo.toml" --target-dir "$folder/tonic" ||
+        echo "the crates of tonic cannot be had: without a client on tonic itself" >&2
+else
+    echo "cargo is missing: without a client on tonic itself" >&2
+fi
+
 if command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null; then
     mkdir -p "$folder/etcdctl-3.4"
     (cd "$folder/etcdctl-3.4" && apt-get download -qq -o APT::Sandbox::User=root etcd-client \

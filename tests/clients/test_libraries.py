@@ -55,6 +55,14 @@ def test_etcd_client_py_over_tonic(endpoint: Endpoint, tmp_path: Path) -> None:
     run("python/bin/python", "use_etcd_client.py", endpoint, tmp_path)
 
 
+def test_tonic_itself(endpoint: Endpoint, tmp_path: Path) -> None:
+    """The library under etcd-client-py, which has settings for TLS where that one has none."""
+    scheme = "https" if endpoint.tls else "http"
+    url = f"{scheme}://{endpoint.host}:{endpoint.port}"
+    told = use([installed("tonic/debug/tonic-client"), url, *endpoint.tls], tmp_path)
+    assert "500 calls at once on one connection" in told
+
+
 def test_python_etcd3(endpoint: Endpoint, tmp_path: Path) -> None:
     run("python-etcd3/bin/python", "use_etcd3.py", endpoint, tmp_path)
 

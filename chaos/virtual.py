@@ -7,7 +7,6 @@ order that asyncio defines, so a run is a function of its inputs and its seeds.
 from __future__ import annotations
 
 import asyncio
-import math
 import selectors
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
@@ -38,7 +37,7 @@ class _Selector(selectors.SelectSelector):
             raise Stuck("every task waits and no timer is set")
         self.now += max(timeout, 0.0)
         if self.now > self._ends_at:
-            self._ends_at = math.inf  # once: what follows is the cancelling of all tasks
+            self._ends_at += LIMIT_S  # for the cancelling of all tasks, which comes next
             raise Stuck(f"the run has not ended after {LIMIT_S:.0f} s")
         return []
 

@@ -164,6 +164,7 @@ class RaftDriver:
         self._malformed_logged = 0
         self.proposals_total = 0
         self.turns = 0
+        self._applied_in_turn = 0
 
     def _make_node(self, loaded: LoadedLog, rng: random.Random) -> RawNode:
         applied = self._application.applied_index
@@ -482,6 +483,9 @@ class RaftDriver:
                     self._append_idle = False
                     self._append_wake.set()
             elif message.to == APPLY_THREAD:
+                if outgoing:
+                    self._transport.send(outgoing)  # nobody else's time: applying comes last
+                    outgoing = []
                 if not self._apply_now(message):
                     self._apply_queue.append(message)
                     self._apply_idle.clear()
@@ -633,8 +637,11 @@ class RaftDriver:
         entries = message.entries
         if self._group is None or not self._apply_idle.is_set() or not self._application.has_room:
             return False
+        if self._applied_in_turn == self.turns:
+            return False  # a backlog: the loop must run in between
         if slice_end(entries, 0) < len(entries) or entries[-1].type is not EntryType.NORMAL:
             return False
+        self._applied_in_turn = self.turns
         self._apply(entries)
         self._inbox += message.responses
         self._maybe_compact()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from raft.errors import NoLeader, OutcomeUnknown
+
+log = logging.getLogger(__name__)
 
 ID_BYTES: Final = 8
 
@@ -74,8 +77,12 @@ class Waiters:
     def resolve(self, request_id: int, outcome: Any) -> None:
         """Hand ``outcome`` to the waiter. Too late: dropped."""
         waiting = self._waiting.pop(request_id, None)
-        if waiting is not None:
+        if waiting is None:
+            return
+        try:
             waiting.settle(outcome)
+        except Exception as error:  # a fault of whoever waits: applying, and the others who wait, go on
+            log.error("nobody took the outcome of proposal %x", request_id, exc_info=error)
 
     def forget(self, request_id: int) -> None:
         self._waiting.pop(request_id, None)

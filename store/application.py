@@ -6,7 +6,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -28,10 +28,7 @@ from store.etcdpb import internal_pb2, rpc_pb2
 from store.images import CONF_STATE_KEY, ImageFolder, Images
 from store.machine import META, Machine
 from store.observations import Observations
-from store.wire import only_field
-
-PUT_TAG: Final = 0x22
-"""Of ``put`` in an InternalRequest."""
+from store.wire import PUT_FIELD, only_field
 
 
 class MachineApplication:
@@ -80,22 +77,25 @@ class MachineApplication:
 
     def apply(self, entry: Entry, payload: bytes, wanted: bool) -> Any:
         began = time.perf_counter()
-        put = only_field(payload, PUT_TAG)
-        command: rpc_pb2.PutRequest | internal_pb2.InternalRequest
+        put = only_field(payload, PUT_FIELD)
+        request = command = None
         try:
             if put is not None:
-                command = request = rpc_pb2.PutRequest.FromString(put)
-                outcome = self._machine.apply_put(entry.index, entry.term, request)
+                request = rpc_pb2.PutRequest.FromString(put)
             else:
                 command = internal_pb2.InternalRequest.FromString(payload)
-                outcome = self._machine.apply(entry.index, entry.term, command)
-                if command.HasField("member_attributes"):
-                    self.on_membership()
         except DecodeError:
             # Every member sees the same bytes, so every member skips them alike.
             self._machine.apply_system(entry.index, entry.term, {})
             return EtcdError(Code.UNKNOWN, "kvorum: the replicated command cannot be decoded")
-        self._observations.applied(time.perf_counter() - began, entry.index, command)
+        if request is not None:
+            outcome = self._machine.apply_put(entry.index, entry.term, request)
+        else:
+            assert command is not None
+            outcome = self._machine.apply(entry.index, entry.term, command)
+            if command.HasField("member_attributes"):
+                self.on_membership()
+        self._observations.applied(time.perf_counter() - began, entry.index, payload)
         return outcome
 
     def apply_empty(self, entry: Entry) -> None:

@@ -85,9 +85,9 @@ class Applier:
 
     def apply(self, request: internal_pb2.InternalRequest) -> Result | EtcdError:
         """The outcome of one command. Never raises for what a command asks."""
+        if request.HasField("put"):
+            return self.put(request.put)
         try:
-            if request.HasField("put"):
-                return self._put(request.put)
             if request.HasField("txn"):
                 return self._txn(request.txn)
             for field, command in request.ListFields():

@@ -12,6 +12,10 @@ KV_TAG = b"\x12"
 """Field 2, length-delimited: RangeResponse.kvs, Event.kv and PutResponse.prev_kv all use this number."""
 
 
+PUT_FIELD = b"\x22"
+"""Field 4, length-delimited: ``put`` of an InternalRequest."""
+
+
 class Encoded:
     """A response that is already in wire format. Offers what a serializer calls on a message."""
 
@@ -53,9 +57,9 @@ def field_varint(tag: bytes, value: int) -> bytes:
     return tag + varint(value) if value else b""
 
 
-def only_field(message: bytes, tag: int) -> bytes | None:
+def only_field(message: bytes, tag: bytes) -> bytes | None:
     """What an encoded message holds, if that is one length-delimited field with this one-byte tag and no other."""
-    if len(message) < 2 or message[0] != tag:
+    if len(message) < 2 or message[:1] != tag:
         return None
     size, shift, at = message[1] & 0x7F, 7, 2
     while message[at - 1] & 0x80:

@@ -51,7 +51,7 @@ class Config:
     """A leader that is removed or demoted becomes a follower at once."""
     commit_notices: bool = False
     """Tell followers a new commit index without asking for an answer, where they were sent everything else: a
-    third fewer messages for a write. etcd has every append answered. Followers understand both."""
+    quarter fewer messages for a write. etcd has every append answered. Followers understand both."""
     trace: TraceCallback | None = None
 
     def validate(self) -> None:

@@ -72,7 +72,7 @@ class Replication(RaftState):
         heartbeat's answer causes an append of the usual kind.
         """
         log, prev = self.log, progress.next - 1
-        if not self.commit_notices or progress.state != ProgressState.REPLICATE or prev < log.last_index:
+        if not self.commit_notices or progress.state != ProgressState.REPLICATE or prev != log.last_index:
             self.maybe_send_append(to, progress, send_if_empty=True)
         elif not progress.is_paused:
             commit, term = log.committed, log.term(prev)

@@ -15,7 +15,7 @@ from store.observations import Observations, stage
 from store.quota import DEFAULT_QUOTA_BYTES
 from store.replica import MemberInfo, Replica
 from store.validate import DEFAULT_MAX_TXN_OPS
-from store.wire import field_bytes, field_varint, varint
+from store.wire import field_bytes, field_varint
 
 VERSION: Final = "3.5.21"
 """What Status reports. Clients probe it: from 3.5.13 on they rely on progress answers (contract §16)."""
@@ -128,8 +128,8 @@ class ApiContext:
             if term != self._header_key[1]:
                 self._header_term = field_varint(b"\x20", term)
             self._header_key = (revision, term)
-            body = self._header_ids + field_varint(b"\x18", revision) + self._header_term
-            self._header_field = b"\x0a" + varint(len(body)) + body
+            numbers = field_varint(b"\x18", revision) + self._header_term
+            self._header_field = field_bytes(b"\x0a", self._header_ids + numbers)
         return self._header_field
 
     # -- proposals ----------------------------------------------------------------------------------------

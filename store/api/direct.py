@@ -21,7 +21,7 @@ from store.listener.direct import DirectCall
 from store.observations import OK, Method, Trace
 from store.quota import put_cost, txn_cost
 from store.validate import check_txn, is_read_only
-from store.wire import varint
+from store.wire import PUT_FIELD, field_bytes
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def _is_plain_txn(api: ApiContext, request: rpc_pb2.TxnRequest) -> bool:
     return not is_read_only(request)
 
 
-PUT: Final = Write(b"\x22", rpc_pb2.PutRequest.FromString, _is_plain_put, put_cost, encode.put_response)
+PUT: Final = Write(PUT_FIELD, rpc_pb2.PutRequest.FromString, _is_plain_put, put_cost, encode.put_response)
 TXN: Final = Write(b"\x32", rpc_pb2.TxnRequest.FromString, _is_plain_txn, txn_cost, encode.txn_response)
 
 
@@ -79,22 +79,24 @@ class DirectWrite:
         proposed = time.perf_counter()
 
         def done(outcome: Any) -> None:
+            trace = Trace(began, ("checks", proposed), ("agreement and apply", time.perf_counter()))
             try:
                 code = self._answer(call, outcome)
-                trace = Trace(began, ("checks", proposed), ("agreement and apply", time.perf_counter()))
-                api.observations.end(self._method, trace, code, request)
             except Exception as error:  # whoever applies has nothing to do with it
                 log.error("a write that was applied could not be answered", exc_info=error)
-                call.refuse(Code.UNKNOWN, str(error) or type(error).__name__)
+                code = Code.UNKNOWN
+                call.refuse(code, str(error) or type(error).__name__)
+            api.observations.end(self._method, trace, code, request)
 
-        withdraw = api.replica.submit(write.tag + varint(len(message)) + message, done)
+        withdraw = api.replica.submit(field_bytes(write.tag, message), done)
         if withdraw is None:
             return False
         api.observations.started[self._method] += 1
 
         def gone() -> None:
             withdraw()
-            api.observations.end(self._method, Trace(began), Code.CANCELLED, request)
+            trace = Trace(began, ("checks", proposed), ("agreement and apply", time.perf_counter()))
+            api.observations.end(self._method, trace, Code.CANCELLED, request)
 
         call.gone = gone
         return True

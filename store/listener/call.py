@@ -9,7 +9,9 @@ from typing import Any, Final, NoReturn
 
 import grpc
 import grpc.aio
+import ngh2
 
+from store.listener.direct import Direct
 from store.listener.links import StreamOwner
 from store.listener.messages import CODE_EXHAUSTED, CODE_INTERNAL, PREFIX_BYTES, Deframer, MessageError, frame
 from store.listener.metadata import (
@@ -166,23 +168,39 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
         self._connection.running.add(self)
         if message is not None:
             direct = getattr(self._handler, "direct", None)
-            if direct is not None and direct(message, self):
+            if direct is not None and self._offer(direct, message):
                 return
         self._task = self._connection.loop.create_task(self._run(message))
+
+    def _offer(self, direct: Direct, message: bytes) -> bool:
+        try:
+            return direct(message, self)
+        except Exception as error:
+            log.error("a direct handler failed", exc_info=error)
+            self.refuse(_UNKNOWN, f"Unexpected {type(error)}: {error}")
+            return True
 
     def reply(self, data: bytes) -> None:
         """The encoded answer of a direct call. Does nothing when the call has ended meanwhile."""
         if not self._ended:
-            self._send(data)
-            self._finish(0, "")
-            self._call_back()
+            self._answer(0, "", data)
             self._connection.answered()
 
     def refuse(self, code: int, text: str) -> None:
         """The status of a direct call that was not carried out."""
         if not self._ended:
+            self._answer(code, text)
+
+    def _answer(self, code: int, text: str, data: bytes | None = None) -> None:
+        """Raises nothing: whoever answers a direct call is not concerned with the state of its connection."""
+        try:
+            if data is not None:
+                self._send(data)
             self._finish(code, text)
-            self._call_back()
+        except (ngh2.NGH2Error, MemoryError):  # the session is ending: the connection will find out by itself
+            self._ended = True
+            self._release()
+        self._call_back()
 
     async def _run(self, message: bytes | None) -> None:
         try:

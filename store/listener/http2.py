@@ -314,7 +314,7 @@ class Http2Connection(asyncio.Protocol):
         except (ngh2.NGH2Error, MemoryError) as error:
             self._give_up(error)
             return
-        if self._blocked and not self._closed and self.h2.queued_body_size() != before:
+        if self._blocked and not self._closed:
             for stream_id in [number for number in self._blocked if self.has_room(number)]:
                 self._unblock(stream_id)
         if self._retired and not self._closed:

@@ -141,6 +141,71 @@ async def test_a_request_is_taken_once_whatever_follows_it(rest: bytes) -> None:
         peer.close()
 
 
+def asks(count: int) -> bytes:
+    body = b"\0" + struct.pack(">I", 1) + b"x"
+    streams = range(1, 2 * count, 2)
+    return b"".join(
+        frame(HEADERS, END_HEADERS, stream, raw.request()) + frame(DATA, END_STREAM, stream, body)
+        for stream in streams
+    )
+
+
+async def test_answers_on_a_connection_that_is_ending_harm_nobody() -> None:
+    """Its session has been given up, and who answers is in the middle of applying."""
+    desk, count = Desk(), ANSWERS_PER_WRITE + 4
+    async with served(desk) as (server, port):
+        peer = await Peer.connect(port)
+        await peer.send(asks(count))
+        await until(lambda: len(desk.waiting) == count, desk.taken)
+        connection: Any = next(iter(server._connections))
+        overflow = frame(raw.WINDOW_UPDATE, 0, 2 * count - 1, struct.pack(">I", 0x7FFFFFFF))
+        connection.data_received(overflow)  # within one turn with what follows
+        for _, call in desk.waiting[:-1]:
+            call.reply(b"y")
+        desk.waiting[-1][1].refuse(2, "no")
+        await peer.closed()
+        assert server.statistics()["calls"] == 0
+
+
+async def test_a_stream_that_waits_for_room_goes_on_when_answers_emptied_the_queue() -> None:
+    """They may be written in the middle of a turn: the next flush finds nothing left to do."""
+    desk, done = Desk(), asyncio.Event()
+
+    async def stream(_request: bytes, context: Any) -> None:
+        await context.write(b"a" * 100_000)
+        done.set()
+
+    async with served(desk) as (server, port):
+        server.add_registered_method_handlers(
+            "test.Streams", {"Out": grpc.unary_stream_rpc_method_handler(stream)}
+        )
+        peer = await Peer.connect(port)
+        room = struct.pack(">I", 1 << 24)
+        await peer.send(frame(raw.WINDOW_UPDATE, 0, 0, room) + frame(raw.SETTINGS, 0, 0, b"\0\4" + room))
+        await peer.send(asks(ANSWERS_PER_WRITE))
+        await until(lambda: len(desk.waiting) == ANSWERS_PER_WRITE, desk.taken)
+        connection: Any = next(iter(server._connections))
+        wait = connection.wait_for_room
+
+        async def wait_for_room(stream_id: int) -> None:
+            """The answers are written after the stream has begun to wait, and before the flush of that turn."""
+            waiting = wait(stream_id)
+            waiter = waiting.send(None)
+            waiter._asyncio_future_blocking = False
+            for _, call in desk.waiting:
+                call.reply(b"y")
+            await waiter
+
+        connection.wait_for_room = wait_for_room
+        path = (b":path", b"/test.Streams/Out")
+        head = raw.block([(b":method", b"POST"), (b":scheme", b"http"), path, (b":authority", b"localhost"),
+                          (b"te", b"trailers"), (b"content-type", b"application/grpc")])  # fmt: skip
+        await peer.send(frame(HEADERS, END_HEADERS, 101, head) + frame(DATA, END_STREAM, 101, bytes(5)))
+        async with asyncio.timeout(5):
+            await done.wait()
+        peer.close()
+
+
 async def test_a_stop_does_not_wait_for_what_nobody_answers() -> None:
     desk = Desk()
     async with served(desk) as (server, port), channel(port) as client:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from raft.core.types import NOTICE, Message
+from raft.core.types import NOTICE, ConfState, Message, Snapshot
 
-from .network import M, Network, drain, entries_of, new_raft, storage_with
+from .network import M, Network, become_leader, drain, entries_of, new_raft, storage_with
 
 
 def written(notices: bool) -> tuple[Network, list[Message]]:
@@ -55,6 +55,20 @@ def test_lost_messages_are_made_up_for_at_the_next_heartbeat(lost: M) -> None:
     net.beat(1)
     assert net[1].tracker.progress[3].match == net[1].log.last_index
     assert net[3].log.committed == net[1].log.committed == 2
+
+
+@pytest.mark.parametrize("notices", [False, True])
+def test_a_peer_that_claims_more_than_the_leader_has_gets_a_snapshot(notices: bool) -> None:
+    """Members lost what they had acknowledged, or the answer is forged: no reason for the leader to stop."""
+    storage = storage_with((1, 2, 3), log=(1, 1), term=1)
+    raft = new_raft(1, (1, 2, 3), storage=storage, commit_notices=notices)
+    become_leader(raft)
+    drain(raft)
+    storage.snapshot = lambda: Snapshot(2, 1, ConfState((1, 2, 3)))  # type: ignore[method-assign]
+    raft.step(Message(M.APP_RESP, 1, 1, raft.term, index=raft.log.last_index))
+    raft.step(Message(M.APP_RESP, 1, 3, raft.term, index=raft.log.last_index + 5))
+    assert raft.log.committed == raft.log.last_index
+    assert M.SNAP in [message.type for message in drain(raft)]
 
 
 def test_an_append_with_entries_is_answered_whatever_its_context() -> None:

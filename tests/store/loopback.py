@@ -76,8 +76,11 @@ class LoopbackReplica:
         if len(payload) > self._max_request_bytes or self.leader_id == 0 or not self._machine.has_room:
             return None
         request = internal_pb2.InternalRequest.FromString(payload)
-        done(self._machine.apply(self._machine.applied_index + 1, self.term, request))
-        return lambda: None
+
+        def apply() -> None:
+            done(self._machine.apply(self._machine.applied_index + 1, self.term, request))
+
+        return asyncio.get_running_loop().call_soon(apply).cancel  # as with a driver: never before this returns
 
     async def read_barrier(self) -> None:
         if self.leader_id == 0:

@@ -15,11 +15,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from chaos.sim.liveness import LIVELOCK
 from chaos.sim.options import described, draw
 from chaos.sim.run import Report, play, play_world
 from chaos.sim.shrink import shrunk
 from chaos.sim.situations import never_reached
+from chaos.sim.standstill import EXCUSES
 from kvorum.layout import UsageError, UserError
 from kvorum.numbers import real, whole
 
@@ -95,7 +95,7 @@ def _replay(seed: int, target: Path | None) -> int:
             raise UserError(f"{target}: {(error.strerror or str(error)).lower()}") from error
         print(f"  timeline: {target}")
     if not report.violation:
-        print("  no violation" + (f" ({LIVELOCK})" if report.reached[LIVELOCK] else ""))
+        print("; ".join(("  no violation", *(reason for reason in EXCUSES if report.reached[reason]))))
         return 0
     _show(report)
     return 1
@@ -159,8 +159,9 @@ def _batch(args: argparse.Namespace) -> int:
         f"{tally.done} seeds ({seeds.start} to {seeds.start + tally.done - 1}), "
         f"{tally.virtual_s / 60:.0f} minutes of virtual time in {took:.0f} s: {len(tally.violations)} violations"
     )
-    if tally.reached[LIVELOCK]:
-        print(f"{LIVELOCK}: {tally.reached[LIVELOCK]} seeds")
+    for reason in EXCUSES:
+        if tally.reached[reason]:
+            print(f"{reason}: {tally.reached[reason]} seeds")
     if tally.done >= SITUATIONS_FROM:
         missing = never_reached(tally.reached)
         print("never reached: " + ("; ".join(missing) if missing else "nothing of what is expected"))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from chaos.check import history as h
+from chaos.sim.standstill import excuse
 
 if TYPE_CHECKING:
     from chaos.sim.clients import Client
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 PATIENCE_ELECTIONS: Final = 60
 """Election time-outs until the core must have settled; a request that was lost costs several."""
-LIVELOCK: Final = "progress not demanded: no pre-vote, and a voter behind the configuration in force"
 
 
 class Settlement:
@@ -28,8 +28,6 @@ class Settlement:
     def __init__(self, world: World) -> None:
         self._world = world
         self.core: list[int] = []
-        self._behind = False
-        """A voter of the configuration in force had not applied it when the core was healed."""
 
     async def run(self, client: Client, end_traffic: Callable[[], None]) -> None:
         """``end_traffic`` is called once a new write and a read have succeeded: then all must come to rest.
@@ -41,17 +39,27 @@ class Settlement:
         self._heal()
         world.trace.add(0, "liveness", f"core {self.core}")
         patience_s = PATIENCE_ELECTIONS * world.options.election_s + 10 * world.options.request_timeout_s
-        world.later(patience_s / 2, end_traffic)
+        terms: list[int] = []
+
+        def half_way() -> None:
+            end_traffic()
+            terms.append(self._highest_term())
+
+        world.later(patience_s / 2, half_way)
         try:
             async with asyncio.timeout(patience_s):
                 await self._written(client)
                 end_traffic()
                 await self._rest()
         except TimeoutError:
-            if self._behind and not world.options.pre_vote:
-                # It campaigns by the configuration before, in ever higher terms. A voter of the one in force that
-                # it does not know stays in an older term, and is not heard: only luck ends that, or pre-vote.
-                world.trace.situation(LIVELOCK)
+            reason = excuse(
+                self._processes(),
+                self._highest_term() - terms[0],
+                in_force=world.config,
+                pre_vote=world.options.pre_vote,
+            )
+            if reason:
+                world.trace.situation(reason)
                 return
             raise AssertionError(f"liveness: the core {self.core} did not settle in {patience_s:.0f} s: "
                                  + "; ".join(map(_state, self._processes()))) from None  # fmt: skip
@@ -90,8 +98,8 @@ class Settlement:
         """A majority of both halves of the configuration; everybody, where a change may still come into force."""
         world, config = self._world, self._world.config
         voters = [world.members[number] for number in config.voters if number in healthy]
-        self._behind = any(member.state_disk.durable_conf_state() != config for member in voters)
-        if world.nemesis.changes_under_way or self._behind:
+        behind = any(member.state_disk.durable_conf_state() != config for member in voters)
+        if world.nemesis.changes_under_way or behind:
             return healthy
         core: set[int] = set()
         rng = world.stream("core members")
@@ -109,6 +117,9 @@ class Settlement:
     def _processes(self) -> list[Process]:
         processes = self._world.network.processes
         return [processes[number] for number in self.core if number in processes]
+
+    def _highest_term(self) -> int:
+        return max((process.driver.term for process in self._processes()), default=0)
 
     async def _written(self, client: Client) -> None:
         """A new write and a read must succeed at a member of the core."""

@@ -61,6 +61,9 @@ class Member:
         self.removed = False
         self.wall_offset_s = 0.0
         self.starts = 0
+        self.newest_config: ConfState | None = None
+        """The newest that was ever in force here."""
+        self.newest_config_at = 0
         self.unsynced = False
         """The last crash met a write to the log that was not synced."""
 

@@ -197,6 +197,8 @@ class World:
         process = member.process
         assert process is not None
         index = process.machine.applied_index
+        if index >= member.newest_config_at:
+            member.newest_config_at, member.newest_config = index, conf_state
         if index <= self._config_at:
             return
         self._config_at, self.config = index, conf_state

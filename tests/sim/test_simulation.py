@@ -7,16 +7,18 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from chaos.check import history as h
 from chaos.sim import plan
 from chaos.sim.judge import judge
-from chaos.sim.liveness import LIVELOCK, Settlement
 from chaos.sim.options import Options, draw
 from chaos.sim.run import OutsideWorld, _sealed, play, play_world
 from chaos.sim.situations import never_reached
+from chaos.sim.standstill import HOPELESS, LIVELOCK, excuse
 from chaos.sim.timeline import html
 from chaos.sim.truth import Truth
 from chaos.sim.world import World
@@ -86,26 +88,29 @@ def test_a_core_that_cannot_elect_is_a_violation_of_liveness(monkeypatch: pytest
     assert play(1, Options(duration_s=0.5, watchers=0, clients=1)).rule == "liveness"
 
 
-@pytest.mark.parametrize(("pre_vote", "behind"), [(True, True), (False, False), (False, True)])
-def test_progress_is_not_demanded_only_of_a_voter_behind_without_pre_vote(
-    pre_vote: bool, behind: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its campaigns by the configuration before can keep the one in force from electing; pre-vote ends that."""
-    from raft.core.elections import Elections
+def status(number: int, voters: tuple[int, ...], log: tuple[int, int], newest: tuple[int, ...] = ()) -> Any:
+    """A process with a configuration and a log; ``newest`` was in force on it, where that is another."""
+    config = ConfState(voters)
+    status = SimpleNamespace(id=number, config=config, last_term=log[0], last_index=log[1])
+    member = SimpleNamespace(newest_config=ConfState(newest) if newest else config)
+    return SimpleNamespace(driver=SimpleNamespace(status=lambda: status), member=member)
 
-    choose = Settlement._choose
 
-    def chosen(self: Settlement, healthy: list[int]) -> list[int]:
-        core = choose(self, healthy)
-        self._behind = behind
-        return core
+def test_a_standstill_is_let_off_only_where_raft_has_no_way_out() -> None:
+    """Nobody can win by the configuration and log that it has, or campaigns without pre-vote go on for ever."""
+    new, old = (2, 3, 6), (2, 3, 4)
+    ahead, behind, gone = status(6, new, (3, 14)), status(2, old, (3, 15)), status(4, new, (3, 16))
 
-    monkeypatch.setattr(Elections, "hup", lambda self, *args, **kwargs: None)
-    monkeypatch.setattr(Settlement, "_choose", chosen)
-    report = play(1, Options(duration_s=0.5, watchers=0, clients=1, pre_vote=pre_vote))
-    let_off = behind and not pre_vote
-    assert report.rule == ("" if let_off else "liveness")
-    assert report.reached[LIVELOCK] == let_off
+    def judged(*core: Any, terms: int = 0, pre_vote: bool = True) -> str:
+        return excuse(core, terms, in_force=ConfState(new), pre_vote=pre_vote)
+
+    assert judged(ahead, behind, gone) == HOPELESS
+    assert judged(ahead, status(2, old, (3, 14)), gone) == "", "6 would win with the vote of 2"
+    assert judged(ahead, status(2, old, (3, 15), newest=new), gone) == "", "a configuration was taken back"
+    assert judged(ahead, status(2, new, (3, 15)), gone) == "", "nobody is behind"
+    assert judged(status(6, new, (3, 16)), behind, gone, terms=20) == "", "pre-vote ends such campaigns"
+    assert judged(status(6, new, (3, 16)), behind, gone, terms=20, pre_vote=False) == LIVELOCK
+    assert judged(status(6, new, (3, 16)), behind, gone, terms=1, pre_vote=False) == "", "nobody campaigns"
 
 
 def test_more_requests_than_links_and_disks_can_carry_are_no_standstill() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -13,7 +13,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from store.api.cluster import ClusterServicer
-from store.api.context import ApiContext, ApiOptions
+from store.api.context import ApiContext
 from store.api.direct import PUT, TXN, DirectWrite
 from store.api.election import ElectionServicer
 from store.api.health import SERVICE as HEALTH
@@ -48,18 +48,6 @@ _ON_LEARNERS: Final = frozenset({"Status", "Range", "Snapshot"})
 
 Handler = Callable[..., Awaitable[Any]]
 Wanted = TypeVar("Wanted", bound=Exception)
-
-
-def server_options(options: ApiOptions) -> Sequence[tuple[str, int]]:
-    """Channel arguments: the message limits of etcd, and no quarrel over clients' keepalive pings."""
-    return (
-        ("grpc.max_receive_message_length", options.max_message_bytes),
-        ("grpc.max_send_message_length", -1),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_ping_interval_without_data_ms", 5000),
-        ("grpc.http2.max_ping_strikes", 0),
-        ("grpc.so_reuseport", 0),
-    )
 
 
 def service_handlers(api: ApiContext) -> dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]:
@@ -99,12 +87,6 @@ def _health_handlers(guard: Guard) -> dict[str, grpc.RpcMethodHandler[Any, Any]]
         "Check": grpc.unary_unary_rpc_method_handler(check, response_serializer=_serialize),
         "Watch": grpc.unary_stream_rpc_method_handler(watch, response_serializer=_serialize),
     }
-
-
-def register(server: grpc.aio.Server, api: ApiContext) -> None:
-    """Add every etcd v3 service to ``server``."""
-    for name, handlers in service_handlers(api).items():
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
 
 
 def check_client_version(metadata: Iterable[tuple[str, str | bytes]] | None) -> None:
@@ -253,4 +235,4 @@ def _first(kind: type[Wanted], error: BaseException) -> Wanted | None:
     return None
 
 
-__all__ = ["Guard", "register", "server_options", "service_handlers"]
+__all__ = ["Guard", "service_handlers"]

@@ -142,6 +142,43 @@ def test_a_caller_that_gives_up_leaves_nothing_behind() -> None:
     in_cluster(scenario)
 
 
+def test_what_is_withdrawn_before_a_leader_takes_it_is_never_proposed() -> None:
+    """Its client was told that the time is over; it must not be written minutes later."""
+
+    async def scenario(running: VirtualCluster) -> None:
+        leader = await running.leader()
+        follower = follower_of(running, leader)
+        running.wire.isolate(follower.config.member_id)
+        outcomes: list[object] = []
+        kept, withdrawn = (follower.submit(value, outcomes.append) for value in (b"kept", b"withdrawn"))
+        assert kept != withdrawn
+        follower.withdraw(withdrawn)
+        running.wire.heal()
+        await running.settle()
+        await leader.propose(b"later")
+        await running.settle()
+        values = running.journals[leader.config.member_id].values
+        assert b"kept" in values
+        assert b"withdrawn" not in values
+        assert len(outcomes) == 1
+
+    in_cluster(scenario)
+
+
+def test_a_waiter_that_fails_costs_nobody_else_anything() -> None:
+    async def scenario(running: VirtualCluster) -> None:
+        leader = await running.leader()
+
+        def fail(_outcome: object) -> None:
+            raise ValueError("on purpose")
+
+        leader.submit(b"one", fail)
+        await leader.propose(b"two")
+        assert running.journals[leader.config.member_id].values[-2:] == [b"one", b"two"]
+
+    in_cluster(scenario)
+
+
 def test_m49_a_proposal_that_left_and_was_not_answered_is_unknown_and_applied_at_most_once() -> None:
     async def scenario(running: VirtualCluster) -> None:
         leader = await running.leader()

@@ -14,10 +14,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
-
 from store.api.context import ApiContext, ApiOptions, Reconfigure
-from store.api.server import register, server_options
+from store.api.front import make_server
 from store.errors import NO_LEADER, REQUEST_TOO_LARGE, TIMEOUT, EtcdError
 from store.etcdpb import internal_pb2
 from store.lessor import Lessor
@@ -131,16 +129,14 @@ async def serving(
     changes = None if reconfigure is None else reconfigure(replica)
     node = Node(machine, ApiContext(replica, machine, lessor, options, changes), replica, lessor)
     replica.on_leader_change(lessor.leader_changed)
-    server = grpc.aio.server(options=server_options(options))
-    register(server, node.api)
-    node.port = server.add_insecure_port(f"127.0.0.1:{port}")
+    server = make_server(node.api)
     tasks = asyncio.gather(machine.run(), lessor.run())
     try:
         replica.set_leader(MEMBER_ID)
-        await server.start()
+        node.port = await server.listen("127.0.0.1", port)
         yield node
     finally:
-        await server.stop(None)
+        await server.stop()
         tasks.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await tasks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import dataclasses
 import time
@@ -198,13 +199,21 @@ async def _(stage: Stage) -> Answer:
 def fails_with(error: Exception) -> Producer:
     """The driver reports ``error``; the client sees what is made of it."""
 
+    told = etcd_error(error)  # type: ignore[arg-type]
+
     async def fail(*_: object) -> None:
-        raise etcd_error(error)  # type: ignore[arg-type]
+        raise told
+
+    def settle(_replica: object, _payload: bytes, done: Callable[[Any], None]) -> Callable[[], None]:
+        return asyncio.get_running_loop().call_soon(done, told).cancel
 
     async def produce(stage: Stage) -> Answer:
         stage.monkeypatch.setattr(LoopbackReplica, "read_barrier", fail)
         stage.monkeypatch.setattr(LoopbackReplica, "propose", fail)
+        stage.monkeypatch.setattr(LoopbackReplica, "submit", settle)
         read = await refused(stage.kv.Range(rpc_pb2.RangeRequest(key=b"k")))
+        assert await stage.put(key=b"k") == read
+        stage.monkeypatch.setattr(LoopbackReplica, "submit", lambda *_: None)  # then the ordinary way tells
         assert await stage.put(key=b"k") == read
         return read
 
@@ -223,15 +232,24 @@ def times_out(leader: int, leader_since_s: float, active_since_s: float | None) 
         async def propose(_payload: bytes, *, as_leader: bool = False) -> None:
             raise OutcomeUnknown
 
+        def submit(_payload: bytes, settle: Callable[[Any], None]) -> int:
+            settle(OutcomeUnknown())
+            return 1
+
         now = time.monotonic()
         driver = stage.driver
         driver.propose, driver.leader_id, driver.leader_since = propose, leader, now + leader_since_s
+        driver.submit, driver.withdraw = submit, lambda _: None
         active = None if active_since_s is None else now + active_since_s
         transport: Any = SimpleNamespace(active_since=lambda _: active)
         config: Any = SimpleNamespace(max_request_bytes=1_572_864)
         application: Any = SimpleNamespace()
         replica = RaftReplica(Identity(1, MEMBER_ID), config, driver, transport, application)
-        return await refused_inside(replica.propose(internal_pb2.InternalRequest()))
+        outcomes: list[EtcdError] = []
+        assert replica.submit(b"", outcomes.append) is not None
+        told = await refused_inside(replica.propose(internal_pb2.InternalRequest()))
+        assert (outcomes[0].code, outcomes[0].message) == told
+        return told
 
     return produce
 

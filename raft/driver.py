@@ -14,12 +14,12 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from raft.application import Application, slice_end
+from raft.config import DriverConfig
 from raft.core import (
     Config,
     DropReason,
@@ -69,34 +69,6 @@ MALFORMED_LOGGED_MAX: Final = 20
 """Lines a process writes about messages that make no sense; a peer that sends them sends many."""
 FORWARDED: Final = 0
 """The request id of a proposal that waits elsewhere."""
-
-
-@dataclass(frozen=True, slots=True)
-class DriverConfig:
-    """Limits and times of a driver; defaults are etcd's."""
-
-    member_id: int
-    tick_s: float = 0.1
-    election_ticks: int = 10
-    max_size_per_msg_bytes: int = 1 << 20
-    max_inflight_msgs: int = 512
-    max_uncommitted_bytes: int = 64 << 20
-    max_unapplied_entries: int = 5000
-    snapshot_count: int = 10_000
-    catch_up_entries: int = 5_000
-    log_bytes: int = 32 << 20
-    """Data of entries kept in memory and in the log for members to catch up with: beyond it fewer entries stay
-    than ``catch_up_entries``, and a member that lacks more gets a snapshot."""
-    pre_vote: bool = True
-
-    @property
-    def election_s(self) -> float:
-        return self.tick_s * self.election_ticks
-
-    @property
-    def request_timeout_s(self) -> float:
-        """etcd: five seconds for the disks, and time for two elections."""
-        return 5.0 + 2 * self.election_s
 
 
 class _Proposal(NamedTuple):

@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final
 
+from raft.config import DriverConfig
 from raft.core.types import NO_NODE
-from raft.driver import DriverConfig, RaftDriver
+from raft.driver import RaftDriver
 from raft.slow_log import SlowLog
 from raft.transport import TcpTransport
 from store.api.context import ApiContext, ApiOptions, Plant

@@ -13,9 +13,10 @@ from chaos.disk import Loss, SimulatedDisk, SimulatedLog, read_log
 from chaos.sim.loop import Host
 from chaos.sim.network import PeerPort
 from chaos.sim.storage import DurableView, MemberLog, MemoryMachine, Port, StateDisk
+from raft.config import DriverConfig
 from raft.core import RawNode
 from raft.core.types import ConfState, Entry, Message, Snapshot
-from raft.driver import DriverConfig, RaftDriver
+from raft.driver import RaftDriver
 from raft.errors import RaftError
 from raft.log import Identity
 from store.api.context import ApiContext

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from raft.codec import decode_frame, encode_frame
+from raft.config import DriverConfig
 from raft.core.types import ConfChangeV2, ConfState, Entry, Message, Snapshot
-from raft.driver import DriverConfig, RaftDriver
+from raft.driver import RaftDriver
 from raft.log import Identity
 from raft.sqlite_log import SqliteLog
 

@@ -10,8 +10,9 @@ import pytest
 
 from chaos import virtual
 from chaos.disk import SimulatedLog
+from raft.config import DriverConfig
 from raft.core.types import ConfChange, ConfChangeType, ConfChangeV2, ConfState, HardState, Role, Snapshot
-from raft.driver import DriverConfig, RaftDriver
+from raft.driver import RaftDriver
 from raft.errors import (
     ConfChangeRefused,
     FatalError,

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from chaos import virtual
-from raft.driver import DriverConfig
+from raft.config import DriverConfig
 from tests.driver.virtual_cluster import IDS, Durable, ImageJournal, VirtualCluster, cluster, new_disks
 
 

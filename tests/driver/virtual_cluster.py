@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 
 from chaos.disk import SimulatedDisk, SimulatedLog
 from raft.codec import decode_frame, encode_frame
+from raft.config import DriverConfig
 from raft.core.types import ConfChangeV2, ConfState, Entry, Message, Snapshot
-from raft.driver import DriverConfig, RaftDriver
+from raft.driver import RaftDriver
 from raft.errors import RaftError
 
 log = logging.getLogger(__name__)

@@ -16,13 +16,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from raft.application import Application, slice_end
 from raft.config import DriverConfig
 from raft.core import (
     Config,
-    DropReason,
     MalformedMessage,
     ProposalDropped,
     RawNode,
@@ -51,10 +50,10 @@ from raft.errors import (
     OutcomeUnknown,
     Overloaded,
     RaftError,
-    Refused,
     Stopped,
 )
 from raft.log import DurableLog, LoadedLog, LogWrite, held_until_durable
+from raft.proposals import ProposalQueue
 from raft.reads import ReadRounds
 from raft.stable import StableLog
 from raft.transport import Transport
@@ -63,19 +62,8 @@ from raft.waiters import ID_BYTES, RequestIds, Settle, Waiters, settle
 log = logging.getLogger(__name__)
 
 INBOX_MESSAGES_MAX: Final = 16384
-PROPOSALS_QUEUED_MAX: Final = 8192
-PROPOSE_BATCH_BYTES: Final = 1 << 20
 MALFORMED_LOGGED_MAX: Final = 20
 """Lines a process writes about messages that make no sense; a peer that sends them sends many."""
-FORWARDED: Final = 0
-"""The request id of a proposal that waits elsewhere."""
-
-
-class _Proposal(NamedTuple):
-    request_id: int
-    data: bytes
-    term: int = 0
-    """That of the leader which alone may propose it; 0: anyone may, at any time."""
 
 
 class RaftDriver:
@@ -105,7 +93,7 @@ class RaftDriver:
         self._inbox: list[Message] = []
         self._unreachable: set[int] = set()
         self._snapshot_reports: list[tuple[int, bool]] = []
-        self._proposals: deque[_Proposal] = deque()
+        self._proposals = ProposalQueue(self._waiters)
         self._conf_proposals: deque[tuple[int, ConfChangeV2]] = deque()
         self._append_queue: deque[Message] = deque()
         self._append_wake = asyncio.Event()
@@ -232,14 +220,14 @@ class RaftDriver:
             raise Stopped("this member is shutting down")
         if self._node.commit - self._application.applied_index > self.config.max_unapplied_entries:
             raise Overloaded("too many committed entries wait to be applied")
-        if len(self._proposals) >= PROPOSALS_QUEUED_MAX:
+        if self._proposals.is_full:
             raise Overloaded("too many proposals wait for a leader")
         if as_leader and not self._node.is_leader:
             raise NotLeader("only the leader proposes this")
         request_id = self._ids.next()
         self._waiters.register(request_id, settle)
         term = self._node.term if as_leader else 0
-        self._proposals.append(_Proposal(request_id, request_id.to_bytes(ID_BYTES, "big") + payload, term))
+        self._proposals.add(request_id, payload, term)
         self.proposals_total += 1
         self._schedule()
         return request_id
@@ -367,7 +355,7 @@ class RaftDriver:
         inbox, self._inbox = self._inbox, []
         for message in inbox:
             if message.type is MessageType.PROP and node.is_leader and not any(e.type for e in message.entries):
-                self._take_forwarded(message)
+                self.dropped_messages += self._proposals.add_forwarded(message.entries)
                 continue
             try:
                 node.step(message)
@@ -390,47 +378,17 @@ class RaftDriver:
         if self._conf_proposals:
             self._propose_conf_changes()
         if self._proposals and self._can_propose():
-            self._propose()
+            self._proposals.hand_to(node)
         self._reads.begin()
 
     def _can_propose(self) -> bool:
-        """A leader waits for its log write to end (group commit). A follower waits while its leader is out of
-        reach: a proposal sent there would be lost, and its outcome unknown, where waiting costs an election."""
+        """A leader waits for its log write to end: what arrives during one sync becomes one batch, one frame for
+        each peer and one sync (group commit). A follower waits while its leader is out of reach: a proposal sent
+        there would be lost, and its outcome unknown, where waiting costs an election."""
         node = self._node
         if node.is_leader:
             return self._writing_since is None
         return node.lead != NO_NODE and self._transport.active_since(node.lead) is not None
-
-    def _take_forwarded(self, message: Message) -> None:
-        """A follower's proposals queue with our own. Nobody here waits for them."""
-        room = PROPOSALS_QUEUED_MAX - len(self._proposals)
-        self.dropped_messages += max(0, len(message.entries) - room)
-        self._proposals.extend([_Proposal(FORWARDED, entry.data) for entry in message.entries[: max(0, room)]])
-
-    def _propose(self) -> None:
-        """Hand the core what has queued up. While the leader writes its log, proposals gather: what arrives
-        during one sync becomes one batch, one frame per peer and one sync (group commit)."""
-        proposals = self._proposals
-        while proposals:
-            batch: list[_Proposal] = []
-            size = 0
-            while proposals and size < PROPOSE_BATCH_BYTES:
-                proposal = proposals.popleft()
-                if proposal.term not in (0, self._node.term):
-                    self._waiters.resolve(proposal.request_id, NotLeader("the leadership was lost before"))
-                elif proposal.request_id == FORWARDED or proposal.request_id in self._waiters:  # else it gave up
-                    batch.append(proposal)
-                    size += len(proposal.data)
-            if not batch:
-                return
-            try:
-                self._node.propose_batch([proposal.data for proposal in batch])
-            except ProposalDropped as dropped:
-                if dropped.reason is DropReason.NO_LEADER:
-                    proposals.extendleft(reversed(batch))
-                    return
-                for proposal in batch:
-                    self._waiters.resolve(proposal.request_id, Refused(f"raft proposal dropped: {dropped}"))
 
     def _propose_conf_changes(self) -> None:
         while self._conf_proposals:
@@ -505,7 +463,7 @@ class RaftDriver:
         # it believes that others fell silent.
         self._next_tick = max(self._next_tick + tick_s, now)
         self._tick_handle = self._loop.call_at(self._next_tick, self._on_tick)
-        queued = {proposal.request_id for proposal in self._proposals} if self._proposals else ()
+        queued = self._proposals.request_ids() if self._proposals else ()
         self._waiters.expire(lambda request_id: request_id in queued)
         try:
             self._node.tick()
@@ -770,8 +728,7 @@ class RaftDriver:
         self._stopped = True
         if self._tick_handle is not None:
             self._tick_handle.cancel()
-        never_sent = {proposal.request_id for proposal in self._proposals}
-        for request_id in never_sent:
+        for request_id in self._proposals.request_ids():
             self._waiters.resolve(request_id, Stopped("this member is shutting down"))
         self._waiters.fail_all(OutcomeUnknown("this member stopped while the proposal was under way"))
         self._reads.fail_all(Stopped("this member is shutting down"))

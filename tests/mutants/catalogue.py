@@ -250,8 +250,8 @@ MUTANTS: Final = (
         "            self._reads.tick()\n", (DRIVER,),
     ),
     Mutant(
-        "M21: what a leader proposes as leader is forwarded to its successor", "raft/driver.py",
-        "if proposal.term not in (0, self._node.term):", "if False:", (DRIVER,),
+        "M21: what a leader proposes as leader is forwarded to its successor", "raft/proposals.py",
+        "if proposal.term not in (0, term):", "if False:", (DRIVER,),
     ),
     Mutant(
         "M21: expired leases are revoked by whoever leads", "store/lessor.py",

@@ -20,6 +20,8 @@ from chaos.virtual import Stuck
 
 T = TypeVar("T")
 
+MOMENT_MAX: Final = 100_000
+"""Callbacks at one moment: a whole run has a tenth as many."""
 LOOK_AHEAD: Final = 8
 """How many callbacks that could run next the draw of the order looks at."""
 
@@ -82,6 +84,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._ready: deque[Handle] = deque()
         self._timers: list[tuple[float, int, Handle]] = []
         self._timers_made = 0
+        self._moved_at = 0
+        """The number of callbacks when time last moved."""
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._hosts: dict[Host, None] = {}
 
@@ -115,6 +119,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             when, _, handle = heapq.heappop(self._timers)
             if not handle._cancelled:
                 self.now = max(self.now, when)
+                self._moved_at = self.callbacks
                 ready.append(handle)
                 self._collect_due()
         handle = self._choose()
@@ -125,6 +130,10 @@ class SimLoop(asyncio.AbstractEventLoop):
             host.held.append(handle)
             return
         self.callbacks += 1
+        if self.callbacks - self._moved_at > MOMENT_MAX:
+            raise Stuck(
+                f"{MOMENT_MAX} callbacks, and no time has passed: {handle.callback!r} is called again and again"
+            )
         try:
             handle.context.run(handle.callback, *handle.args)
         except (SystemExit, KeyboardInterrupt):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -45,6 +46,17 @@ def test_a_seed_is_the_same_run_in_another_process_with_other_string_hashes(
     told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout
     again = {int(seed): int(value, 16) for seed, value in map(str.split, told.splitlines())}
     assert again == {seed: reports[seed][1] for seed in seeds}
+
+
+def test_a_run_in_which_something_spins_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time stands still in it: nothing else would ever end it."""
+    from store.watch.hub import WatchHub
+
+    def never_done(self: WatchHub, group: object) -> Any:
+        return asyncio.sleep(0)
+
+    monkeypatch.setattr(WatchHub, "_advance", never_done)
+    assert play(1).rule == "stuck"
 
 
 def test_two_seeds_are_two_runs(reports: dict[int, tuple[str, int]]) -> None:

@@ -200,6 +200,7 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
         except (ngh2.NGH2Error, MemoryError):  # the session is ending: the connection will find out by itself
             self._ended = True
             self._release()
+        self.gone = None  # it may hold the request, and this object lives until a collection finds it
         self._call_back()
 
     async def _run(self, message: bytes | None) -> None:

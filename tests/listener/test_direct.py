@@ -86,6 +86,7 @@ async def test_many_answers_of_one_turn_all_arrive_at_their_callers() -> None:
         assert await asyncio.gather(*calls) == [b"%d" % number * 100 for number in range(count)]
         assert server.statistics()["calls"] == 0
         assert desk.goes == 0
+        assert {call.gone for _, call in desk.waiting} == {None}, "an answered call still holds its request"
 
 
 async def test_a_refusal_is_a_status() -> None:

@@ -64,8 +64,8 @@ class Replica(Protocol):
         """As ``propose``, for an encoded InternalRequest, and without a task that waits.
 
         ``done`` gets what applying it returned here, an EtcdError included, within the turn that applied it; it
-        must not raise. Returns what tells that nobody waits any more; None when nothing is proposed: ``propose``
-        says why.
+        must not raise. Returns what tells that nobody waits any more; None when nothing is proposed, as where this
+        member is behind in applying: ``propose`` says why.
         """
         ...
 

@@ -72,9 +72,7 @@ class DirectWrite:
                 return False
         except (DecodeError, EtcdError):
             return False
-        if call.carries(self._noticed) or api.replica.is_learner:
-            return False
-        if api.is_behind or not api.has_space(write.cost(request)):
+        if call.carries(self._noticed) or api.replica.is_learner or not api.has_space(write.cost(request)):
             return False
         proposed = time.perf_counter()
 

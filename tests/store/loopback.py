@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from store.api.context import ApiContext, ApiOptions, Reconfigure
+from store.api.context import MAX_APPLY_LAG, ApiContext, ApiOptions, Reconfigure
 from store.api.front import make_server
 from store.errors import NO_LEADER, REQUEST_TOO_LARGE, TIMEOUT, EtcdError
 from store.etcdpb import internal_pb2
@@ -72,6 +72,8 @@ class LoopbackReplica:
 
     def submit(self, payload: bytes, done: Callable[[Any], None]) -> Callable[[], None] | None:
         if len(payload) > self._max_request_bytes or self.leader_id == 0 or not self._machine.has_room:
+            return None
+        if self.commit_index > self.applied_index + MAX_APPLY_LAG:
             return None
         request = internal_pb2.InternalRequest.FromString(payload)
 

@@ -115,13 +115,18 @@ def test_what_may_be_refused_before_it_is_proposed_goes_the_ordinary_way(
     assert not api.observations.started
 
 
-@pytest.mark.parametrize("why", ["learner", "behind", "full", "metadata", "garbage"])
+def test_what_the_replica_does_not_take_goes_the_ordinary_way(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too large, no room, too far behind in applying: it says why when it is asked again."""
+    monkeypatch.setattr(Replica, "submit", lambda *_: None)
+    assert not direct(api)(PUT_REQUEST.SerializeToString(), Call())
+    assert not api.observations.started
+
+
+@pytest.mark.parametrize("why", ["learner", "full", "metadata", "garbage"])
 def test_what_this_member_may_not_take_now_goes_the_ordinary_way(why: str, api: Any) -> None:
     message, call = PUT_REQUEST.SerializeToString(), Call()
     if why == "learner":
         api.replica.is_learner = True
-    elif why == "behind":
-        api.replica.commit_index = 100_000
     elif why == "full":
         api.machine.sizes.total = 1 << 40
     elif why == "metadata":

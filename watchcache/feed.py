@@ -60,6 +60,8 @@ class Feed:
         self.last_error = ""
         self.generation = 0
         self.initializations = 0
+        self._rewinds = 0
+        """Those of the store that happened before this cache was filled."""
 
     @property
     def ready(self) -> bool:
@@ -110,7 +112,10 @@ class Feed:
         if self._trust_progress is None:
             status = await self._direct.backend.status()
             self.progress_safe = progress_is_safe(status.version)
+        rewinds = self._recovery.rewinds
         listing = await self._direct.list(ListOptions())
+        self._rewinds = rewinds
+        self._recovery.seen(listing.resource_version)
         self._recovery.found()
         self._dispatcher.close_all()
         self._state.replace(listing.items, listing.resource_version)
@@ -123,14 +128,18 @@ class Feed:
 
     async def _follow(self) -> None:
         """Follow the store's watch across interruptions. Returns only by an exception."""
+        interrupted = False
         while True:
             try:
+                if interrupted:
+                    await self._check_not_rewound()
+                    interrupted = False
                 await self._follow_stream()
             except Unavailable as exc:
+                interrupted = True
                 self._recovery.lost(exc.text)
                 log.debug("watch of %s interrupted: %s", self._state_name, exc.text)
                 await self._recovery.wait(self._backoff.next_s())
-                await self._check_not_rewound()
 
     async def _follow_stream(self) -> None:
         prefix = self._direct.resource.prefix.encode()
@@ -148,20 +157,28 @@ class Feed:
         raise Unavailable("watch stream ended")
 
     async def _check_not_rewound(self) -> None:
-        try:
-            current = await self._direct.current_version()
-        except Unavailable:
-            return  # still lost: opening the watch will tell
-        if current < self._state.version:
+        """A cache that saw little of the old history may be at a revision that the new one has passed already: so
+        what all caches have seen decides, and what one of them finds holds for all.
+
+        Raises Rewound, or Unavailable when nothing can be said yet.
+        """
+        recovery = self._recovery
+        seen = max(recovery.newest, self._state.version)  # before the read: others may see more meanwhile
+        current = await self._direct.current_version()
+        if current < seen and recovery.rewinds == self._rewinds:
+            recovery.rewound(current)
+        if recovery.rewinds != self._rewinds:
             raise Rewound(f"the store is at revision {current}, the cache at {self._state.version}")
 
     async def _take(self, batch: WatchBatch) -> None:
         if batch.is_progress:
+            self._recovery.seen(batch.revision)
             if self.progress_safe and batch.revision > self._state.version:
                 self._state.version = batch.revision
                 self._dispatcher.version = batch.revision
                 self._fresh.advance(batch.revision)
             return
+        self._recovery.seen(batch.revision)
         known = self._state.version
         newer = [event for event in batch.events if event.kv.mod_revision > known]
         for _, events in itertools.groupby(newer, lambda event: event.kv.mod_revision):

@@ -45,6 +45,18 @@ class StoreRecovery:
         self._wanted = asyncio.Event()
         self._back = asyncio.Event()
         self._is_lost = False
+        self.newest = 0
+        """The highest revision that any cache has seen of the store."""
+        self.rewinds = 0
+        """How often the store has been found behind that: every cache from before is then of another history."""
+
+    def seen(self, revision: int) -> None:
+        self.newest = max(self.newest, revision)
+
+    def rewound(self, revision: int) -> None:
+        """The store was found at ``revision``, below what had been seen of it."""
+        self.rewinds += 1
+        self.newest = revision
 
     def lost(self, text: str) -> None:
         """Somebody could not reach the store. One warning for all of them, until it answers again."""

@@ -582,6 +582,35 @@ async def test_a_store_that_went_back_in_revision_is_listed_anew() -> None:
         assert (names(result.items), result.resource_version) == (["a"], kept)
 
 
+async def test_a_store_that_went_back_is_noticed_by_a_cache_that_had_seen_little_of_it() -> None:
+    """The new history has passed the revision of that cache before it looks: what another cache saw decides."""
+    backend = FakeBackend()
+    quiet_prefix = "/registry/quiet/"
+    backend.put(f"{quiet_prefix}ns/x", encoded("ns", "x"))
+    recovery = StoreRecovery(backend)
+    quiet = Cacher(backend, Codec(pod_resource(quiet_prefix)), recovery, clock=Clock())
+    busy = Cacher(backend, Codec(pod_resource()), recovery, clock=Clock())
+    tasks = [asyncio.create_task(each.run()) for each in (quiet, busy, recovery)]
+    try:
+        async with asyncio.timeout(5):
+            await quiet.wait_ready()
+            await busy.wait_ready()
+            for number in range(5):
+                put(backend, f"p{number}")
+            await reached(busy, backend.revision)
+            backend.rewind(0)
+            for number in range(3):
+                put(backend, f"new{number}")
+            backend.interrupt()
+            await reached(quiet, backend.revision)
+        assert quiet.statistics().initializations == 2
+        assert (await quiet.list(ListOptions(resource_version="0"))).items == []
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def test_another_failure_of_the_store_watch_starts_over() -> None:
     backend = FakeBackend()
     async with running(backend) as cacher:

@@ -12,7 +12,7 @@ ARGS   ?=
 up: $(RUN)              ## start three members and an API server; Ctrl-C stops them
 	@exec $(BIN)/kvorum up $(ARGS)
 
-test: $(RUN)            ## the whole suite (under five minutes on two cores)
+test: $(RUN)            ## the whole suite (five to six and a half minutes on two cores)
 	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
 lint: $(DEV)            ## ruff, mypy --strict, import rules, generated code
@@ -25,13 +25,13 @@ format: $(DEV)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-mutants: $(RUN)         ## every deliberate fault must be found by a test (about five minutes)
+mutants: $(RUN)         ## every deliberate fault must be found by a test (five to eight minutes)
 	$(BIN)/python -m tests.mutants
 
 sim: $(RUN)             ## 500 whole clusters in simulation (under three minutes on two cores)
 	$(BIN)/kvorum sim --seeds 1..500 --jobs 2 $(ARGS)
 
-sim-mutants: $(RUN)     ## how many seeds find each fault that breaks safety; writes the table (half an hour)
+sim-mutants: $(RUN)     ## how many seeds find each fault that breaks safety; writes the table (ten minutes)
 	$(BIN)/python -m tests.mutants.simulated --jobs 2 --write $(ARGS)
 
 faulty: $(RUN)          ## the checkers must find every faulty member, as processes (about six minutes)

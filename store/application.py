@@ -24,11 +24,10 @@ from store.cluster import (
     encode_conf_state,
 )
 from store.errors import Code, EtcdError
-from store.etcdpb import internal_pb2, rpc_pb2
+from store.etcdpb import internal_pb2
 from store.images import CONF_STATE_KEY, ImageFolder, Images
 from store.machine import META, Machine
 from store.observations import Observations
-from store.wire import PUT_FIELD, only_field
 
 
 class MachineApplication:
@@ -76,26 +75,17 @@ class MachineApplication:
         return ConfState() if stored is None else decode_conf_state(stored)
 
     def apply(self, entry: Entry, payload: bytes, wanted: bool) -> Any:
-        began = time.perf_counter()
-        put = only_field(payload, PUT_FIELD)
-        request = command = None
         try:
-            if put is not None:
-                request = rpc_pb2.PutRequest.FromString(put)
-            else:
-                command = internal_pb2.InternalRequest.FromString(payload)
+            request = internal_pb2.InternalRequest.FromString(payload)
         except DecodeError:
             # Every member sees the same bytes, so every member skips them alike.
             self._machine.apply_system(entry.index, entry.term, {})
             return EtcdError(Code.UNKNOWN, "kvorum: the replicated command cannot be decoded")
-        if request is not None:
-            outcome = self._machine.apply_put(entry.index, entry.term, request)
-        else:
-            assert command is not None
-            outcome = self._machine.apply(entry.index, entry.term, command)
-            if command.HasField("member_attributes"):
-                self.on_membership()
-        self._observations.applied(time.perf_counter() - began, entry.index, payload)
+        began = time.perf_counter()
+        outcome = self._machine.apply(entry.index, entry.term, request)
+        self._observations.applied(time.perf_counter() - began, entry.index, request)
+        if request.HasField("member_attributes"):
+            self.on_membership()
         return outcome
 
     def apply_empty(self, entry: Entry) -> None:

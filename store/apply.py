@@ -85,22 +85,15 @@ class Applier:
 
     def apply(self, request: internal_pb2.InternalRequest) -> Result | EtcdError:
         """The outcome of one command. Never raises for what a command asks."""
-        if request.HasField("put"):
-            return self.put(request.put)
         try:
+            if request.HasField("put"):
+                return self._put(request.put)
             if request.HasField("txn"):
                 return self._txn(request.txn)
             for field, command in request.ListFields():
                 if (handler := self._others.get(field.name)) is not None:
                     return handler(command)
             return Done(self.state.revision)
-        except EtcdError as refusal:
-            return refusal
-
-    def put(self, request: rpc_pb2.PutRequest) -> Result | EtcdError:
-        """``apply`` of a put."""
-        try:
-            return self._put(request)
         except EtcdError as refusal:
             return refusal
 

@@ -175,11 +175,6 @@ class Machine:
         self._advance(index, term)
         return self._applier.apply(request)
 
-    def apply_put(self, index: int, term: int, request: rpc_pb2.PutRequest) -> Result | EtcdError:
-        """``apply`` of the commonest command."""
-        self._advance(index, term)
-        return self._applier.put(request)
-
     def apply_system(self, index: int, term: int, writes: Mapping[BucketKey, bytes | None]) -> None:
         """Apply an entry that is no client command: a configuration change, or an empty one (no writes).
 

@@ -10,7 +10,6 @@ from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
 from raft.histogram import Histogram
-from store.etcdpb import internal_pb2
 
 log = logging.getLogger(__name__)
 
@@ -110,14 +109,13 @@ class Observations:
                 self.last_sync_s() * 1e3, describe(request),
             )  # fmt: skip
 
-    def applied(self, took_s: float, index: int, command: bytes) -> None:
-        """One encoded InternalRequest was applied; one that held the loop for long is logged."""
+    def applied(self, took_s: float, index: int, request: Any) -> None:
+        """One command was applied; one that held the loop for long is logged."""
         if 0 < self.slow_apply_s <= took_s:
             self.slow_applies += 1
             log.warning(
                 "slow apply: index=%d took=%.0fms expected=%.0fms %s",
-                index, took_s * 1e3, self.slow_apply_s * 1e3,
-                describe(internal_pb2.InternalRequest.FromString(command)),
+                index, took_s * 1e3, self.slow_apply_s * 1e3, describe(request),
             )  # fmt: skip
 
 

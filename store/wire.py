@@ -12,10 +12,6 @@ KV_TAG = b"\x12"
 """Field 2, length-delimited: RangeResponse.kvs, Event.kv and PutResponse.prev_kv all use this number."""
 
 
-PUT_FIELD = b"\x22"
-"""Field 4, length-delimited: ``put`` of an InternalRequest."""
-
-
 class Encoded:
     """A response that is already in wire format. Offers what a serializer calls on a message."""
 
@@ -55,20 +51,6 @@ def varint(value: int) -> bytes:
 def field_varint(tag: bytes, value: int) -> bytes:
     """A varint field, left out when zero, as proto3 does."""
     return tag + varint(value) if value else b""
-
-
-def only_field(message: bytes, tag: bytes) -> bytes | None:
-    """What an encoded message holds, if that is one length-delimited field with this one-byte tag and no other."""
-    if len(message) < 2 or message[:1] != tag:
-        return None
-    size, shift, at = message[1] & 0x7F, 7, 2
-    while message[at - 1] & 0x80:
-        if at == len(message) or shift > 28:
-            return None
-        size |= (message[at] & 0x7F) << shift
-        shift += 7
-        at += 1
-    return message[at:] if at + size == len(message) else None
 
 
 def field_bytes(tag: bytes, body: bytes) -> bytes:

@@ -171,14 +171,13 @@ class Feed:
             raise Rewound(f"the store is at revision {current}, the cache at {self._state.version}")
 
     async def _take(self, batch: WatchBatch) -> None:
+        self._recovery.seen(batch.revision)
         if batch.is_progress:
-            self._recovery.seen(batch.revision)
             if self.progress_safe and batch.revision > self._state.version:
                 self._state.version = batch.revision
                 self._dispatcher.version = batch.revision
                 self._fresh.advance(batch.revision)
             return
-        self._recovery.seen(batch.revision)
         known = self._state.version
         newer = [event for event in batch.events if event.kv.mod_revision > known]
         for _, events in itertools.groupby(newer, lambda event: event.kv.mod_revision):

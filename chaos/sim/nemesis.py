@@ -292,9 +292,8 @@ class Nemesis:
             return self._if_safe(config, MemberChange(ChangeKind.REMOVE, lost[0]))
         if fault.other < 0.35 and len(config.voters) > 1:
             target = config.voters[int(fault.where * len(config.voters))]
-            leader = self._leader()
-            if len(config.voters) == 2 and leader is not None and target == leader.member.id:
-                return None  # the other may need its vote, and it votes only for a log as long as its own
+            if self._is_leader_of_two(target, config):
+                return None
             return self._if_safe(config, MemberChange(ChangeKind.REMOVE, target))
         if fault.other < 0.6 and config.learners:
             return self._if_safe(config, MemberChange(ChangeKind.PROMOTE, config.learners[0]))
@@ -303,6 +302,11 @@ class Nemesis:
             url = f"http://10.0.0.{number}:2380"
             return self._if_safe(config, MemberChange(ChangeKind.ADD, number, (url,), is_learner=fault.size < 0.5))
         return None
+
+    def _is_leader_of_two(self, number: int, config: ConfState) -> bool:
+        """No operator removes it: the other may need its vote, and it votes only for a log as long as its own."""
+        leader = self._leader()
+        return len(config.voters) == 2 and leader is not None and number == leader.member.id
 
     def _if_safe(self, config: ConfState, change: MemberChange) -> MemberChange | None:
         voters = set(config.voters)
@@ -330,8 +334,8 @@ class Nemesis:
         if len(config.voters) < 2:
             return ""
         out = config.voters[int(fault.where * len(config.voters))]
-        if len(config.voters) == 2 and out == leader.member.id:
-            return ""  # as in _change
+        if self._is_leader_of_two(out, config):
+            return ""
         number = self._world.next_id()
         voters = {*config.voters, number} - {out}
         if not self._has_majority(voters) or not self._has_majority(set(config.voters)):

@@ -135,8 +135,8 @@ class ApiContext:
     # -- proposals ----------------------------------------------------------------------------------------
 
     async def propose(self, request: internal_pb2.InternalRequest) -> object:
-        """Replicate a command. Raises TOO_MANY_REQUESTS when this member is behind."""
-        if self.is_behind:
+        """Replicate a command unless this member is far behind in applying (contract §11)."""
+        if self.replica.commit_index > self.replica.applied_index + MAX_APPLY_LAG:
             raise TOO_MANY_REQUESTS.again()
         stage("checks")
         try:
@@ -162,11 +162,6 @@ class ApiContext:
             raise
         finally:
             stage("agreement on the read index")
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether this member is so far behind in applying that it takes no proposal (contract §11)."""
-        return self.replica.commit_index > self.replica.applied_index + MAX_APPLY_LAG
 
     def has_space(self, cost: int) -> bool:
         """Whether the quota leaves room for ``cost`` more bytes."""

@@ -21,7 +21,7 @@ from store.listener.direct import DirectCall
 from store.observations import OK, Method, Trace
 from store.quota import put_cost, txn_cost
 from store.validate import check_txn, is_read_only
-from store.wire import PUT_FIELD, field_bytes
+from store.wire import field_bytes
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def _is_plain_txn(api: ApiContext, request: rpc_pb2.TxnRequest) -> bool:
     return not is_read_only(request)
 
 
-PUT: Final = Write(PUT_FIELD, rpc_pb2.PutRequest.FromString, _is_plain_put, put_cost, encode.put_response)
+PUT: Final = Write(b"\x22", rpc_pb2.PutRequest.FromString, _is_plain_put, put_cost, encode.put_response)
 TXN: Final = Write(b"\x32", rpc_pb2.TxnRequest.FromString, _is_plain_txn, txn_cost, encode.txn_response)
 
 
@@ -76,8 +76,11 @@ class DirectWrite:
             return False
         proposed = time.perf_counter()
 
+        def traced() -> Trace:
+            return Trace(began, ("checks", proposed), ("agreement and apply", time.perf_counter()))
+
         def done(outcome: Any) -> None:
-            trace = Trace(began, ("checks", proposed), ("agreement and apply", time.perf_counter()))
+            trace = traced()
             try:
                 code = self._answer(call, outcome)
             except Exception as error:  # whoever applies has nothing to do with it
@@ -93,8 +96,7 @@ class DirectWrite:
 
         def gone() -> None:
             withdraw()
-            trace = Trace(began, ("checks", proposed), ("agreement and apply", time.perf_counter()))
-            api.observations.end(self._method, trace, Code.CANCELLED, request)
+            api.observations.end(self._method, traced(), Code.CANCELLED, request)
 
         call.gone = gone
         return True

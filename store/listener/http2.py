@@ -298,7 +298,7 @@ class Http2Connection(asyncio.Protocol):
         if self._answers >= ANSWERS_PER_WRITE and not (self._closed or self._paused):
             self._answers = 0
             try:
-                self._write(self.h2.queued_body_size())
+                self._write()
             except (ngh2.NGH2Error, MemoryError) as error:
                 self._give_up(error)
 
@@ -307,9 +307,8 @@ class Http2Connection(asyncio.Protocol):
         self._answers = 0
         if self._closed or self._paused:
             return
-        before = self.h2.queued_body_size()
         try:
-            self._write(before)
+            self._write()
             self._dispatch()
         except (ngh2.NGH2Error, MemoryError) as error:
             self._give_up(error)
@@ -320,8 +319,8 @@ class Http2Connection(asyncio.Protocol):
         if self._retired and not self._closed:
             self._reset_retired()
 
-    def _write(self, queued: int) -> None:
-        if queued < BULK_BYTES:
+    def _write(self) -> None:
+        if self.h2.queued_body_size() < BULK_BYTES:
             self._write_rest()
             return
         while not self._paused:

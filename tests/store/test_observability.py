@@ -101,8 +101,7 @@ def test_a_quick_request_is_only_counted(caplog: pytest.LogCaptureFixture) -> No
 
 def test_a_slow_apply_is_logged_with_what_it_was(caplog: pytest.LogCaptureFixture) -> None:
     observations = Observations(slow_apply_s=0.1)
-    request = rpc_pb2.DeleteRangeRequest(key=b"a", range_end=b"b")
-    command = internal_pb2.InternalRequest(delete_range=request).SerializeToString()
+    command = internal_pb2.InternalRequest(delete_range=rpc_pb2.DeleteRangeRequest(key=b"a", range_end=b"b"))
     observations.applied(0.05, 7, command)
     assert not caplog.text
     observations.applied(0.2, 8, command)

@@ -28,7 +28,7 @@ class Replay:
         state = self.model.empty(start_revision)
         self.first = start_revision
         self._states = [state]
-        self._compactions: list[tuple[int, int]] = []  # (the store's revision then, compacted to)
+        self._compactions: list[tuple[int, int]] = []  # (the store's revision at the latest, compacted to)
         for operation in order:
             state = self._do(state, operation)
         for operation in sorted(leftover, key=lambda each: each.seen_at):
@@ -41,8 +41,9 @@ class Replay:
         if state.revision > self.last:
             self._states.append(state)
         if state.compacted > self._states[-1].compacted:
-            self._compactions.append((state.revision, state.compacted))
             self._states[-1] = self._states[-1]._replace(compacted=state.compacted)
+            if operation.answer is not None and operation.answer.revision:
+                self._compactions.append((operation.answer.revision, state.compacted))
         return state
 
     @property
@@ -64,8 +65,12 @@ class Replay:
         return KeyValue(key, *slot) if slot is not None else None
 
     def compacted(self, revision: int) -> int:
-        """What a member that shows ``revision`` has certainly compacted to; -1 for nothing. A compaction makes no
-        revision of its own, so only a later one proves that it was applied."""
+        """What a member that shows ``revision`` has certainly compacted to; -1 for nothing.
+
+        A compaction makes no revision of its own, and where it stands in the order is one possibility of several:
+        it was applied by the revision of its answer, so only a later revision proves it, and no answer proves
+        nothing.
+        """
         return max((to for at, to in self._compactions if at < revision), default=-1)
 
     def events(self, asked: WatchRequest, first: int, last: int) -> Iterator[Event]:

@@ -213,6 +213,22 @@ def test_a_member_that_has_not_compacted_yet_may_serve_the_past() -> None:
     accepted(watch((created(6), batch(E2, bare(E3), revision=6)), start=2), writes=COMPACTED)
 
 
+@pytest.mark.parametrize("end", [15, None])
+def test_a_compaction_is_certain_only_after_the_revision_of_its_answer(end: int | None) -> None:
+    """It overlaps the last write, so it may have been applied before or after; without an answer, at any time."""
+    last = put(12, 14, "d", "d", 7)
+    compaction = op(11, end, Compact(4), DONE, 7)
+    reads = [op(16, 17, Range(b"a", revision=2, serializable=True), Found((X,), 1), 7)] if end else []
+    past = watch((created(7), batch(E2, bare(E3), revision=7)), start=2)
+    accepted(past, writes=(*WRITES, compaction, last, *reads))
+    later = (*WRITES, compaction, last, put(18, 19, "e", "e", 8))
+    past = watch((created(8), batch(E2, bare(E3), revision=8)), start=2)
+    if end:
+        rejected(past, Guarantee.STALE_START, "compacted (to 4)", writes=later)
+    else:
+        accepted(past, writes=later)
+
+
 def test_a_cancellation_needs_a_reason() -> None:
     rejected(watch((created(6), cancelled(4)), start=2), Guarantee.CANCELED, "nobody asked for")
     stream = (created(7), batch(E4B, E4C, bare(E5), E6, revision=7), cancelled(4))

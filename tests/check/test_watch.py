@@ -41,6 +41,7 @@ from tests.check.build import (
     put,
     watch,
 )
+from tests.check.simulated import whole_history
 from tests.check.test_linearizability import op_result
 
 X, Y, B, C = kv("a", "x", 2), kv("a", "y", 3, 2, 2), kv("b", "b", 4), kv("c", "c", 4)
@@ -227,6 +228,14 @@ def test_a_compaction_is_certain_only_after_the_revision_of_its_answer(end: int 
         rejected(past, Guarantee.STALE_START, "compacted (to 4)", writes=later)
     else:
         accepted(past, writes=later)
+
+
+@pytest.mark.parametrize("first", range(0, 150, 30))
+def test_a_right_store_is_never_accused(first: int) -> None:
+    """Whatever overlaps, lags behind or goes without an answer; the legal order found need not be the true one."""
+    for seed in range(first, first + 30):
+        report = verify(whole_history(seed), Budget(steps=200_000))
+        assert report.verdict is Verdict.OK, (seed, list(report.lines()))
 
 
 def test_a_cancellation_needs_a_reason() -> None:

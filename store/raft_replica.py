@@ -116,15 +116,14 @@ class RaftReplica:
     def submit(self, payload: bytes, done: Callable[[Any], None]) -> Callable[[], None] | None:
         if len(payload) + HEADER_BYTES > self._max_request_bytes:
             return None
-        started = asyncio.get_running_loop().time()
-
-        def settled(outcome: Any) -> None:
-            done(self._explained(outcome, started) if isinstance(outcome, RaftError) else outcome)
-
+        settle = partial(self._settle, done, asyncio.get_running_loop().time())
         try:
-            return partial(self._driver.withdraw, self._driver.submit(payload, settled))
+            return partial(self._driver.withdraw, self._driver.submit(payload, settle))
         except RaftError:
             return None
+
+    def _settle(self, done: Callable[[Any], None], started: float, outcome: Any) -> None:
+        done(self._explained(outcome, started) if isinstance(outcome, RaftError) else outcome)
 
     def _explained(self, error: RaftError, started: float) -> EtcdError:
         return self._time_out(started) if isinstance(error, OutcomeUnknown) else etcd_error(error)

@@ -132,7 +132,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.callbacks += 1
         if self.callbacks - self._moved_at > MOMENT_MAX:
             raise Stuck(
-                f"{MOMENT_MAX} callbacks, and no time has passed: {handle.callback!r} is called again and again"
+                f"{MOMENT_MAX} callbacks, and no time has passed: {_name(handle.callback)} is called again and again"
             )
         try:
             handle.context.run(handle.callback, *handle.args)
@@ -273,3 +273,11 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.problems.append(context)
+
+
+def _name(callback: Any) -> str:
+    """What a callback is, in words that are the same in every run."""
+    owner = getattr(callback, "__self__", None)
+    if isinstance(owner, asyncio.Task):
+        return f"the task of {getattr(owner.get_coro(), '__qualname__', 'a coroutine')}"
+    return str(getattr(callback, "__qualname__", type(callback).__name__))

@@ -74,32 +74,29 @@ class DirectWrite:
             return False
         if call.carries(self._noticed) or api.replica.is_learner or not api.has_space(write.cost(request)):
             return False
-        proposed = time.perf_counter()
-
-        def traced() -> Trace:
-            return Trace(began, ("checks", proposed), ("agreement and apply", time.perf_counter()))
-
-        def done(outcome: Any) -> None:
-            trace = traced()
-            try:
-                code = self._answer(call, outcome)
-            except Exception as error:  # whoever applies has nothing to do with it
-                log.error("a write that was applied could not be answered", exc_info=error)
-                code = Code.UNKNOWN
-                call.refuse(code, str(error) or type(error).__name__)
-            api.observations.end(self._method, trace, code, request)
-
-        withdraw = api.replica.submit(field_bytes(write.tag, message), done)
+        pending = _Pending(self, call, request, began)
+        withdraw = api.replica.submit(field_bytes(write.tag, message), pending.done)
         if withdraw is None:
             return False
+        pending.withdraw = withdraw
+        call.gone = pending.gone
         api.observations.started[self._method] += 1
-
-        def gone() -> None:
-            withdraw()
-            api.observations.end(self._method, traced(), Code.CANCELLED, request)
-
-        call.gone = gone
         return True
+
+    def finish(self, pending: _Pending, outcome: Any) -> None:
+        """Answer a write that was applied or refused."""
+        call = pending.call
+        try:
+            code = self._answer(call, outcome)
+        except Exception as error:  # whoever applies has nothing to do with it
+            log.error("a write that was applied could not be answered", exc_info=error)
+            code = Code.UNKNOWN
+            call.refuse(code, str(error) or type(error).__name__)
+        self._api.observations.end(self._method, pending.trace(), code, pending.request)
+
+    def give_up(self, pending: _Pending) -> None:
+        """Nobody waits for the answer any more."""
+        self._api.observations.end(self._method, pending.trace(), Code.CANCELLED, pending.request)
 
     def _answer(self, call: DirectCall, outcome: Any) -> int:
         api = self._api
@@ -110,3 +107,28 @@ class DirectWrite:
             return refusal.code
         call.reply(self._write.encode(api.header_field(outcome.revision), outcome))
         return OK
+
+
+class _Pending:
+    """One write under way."""
+
+    __slots__ = ("began", "call", "proposed", "request", "way", "withdraw")
+
+    def __init__(self, way: DirectWrite, call: DirectCall, request: Any, began: float) -> None:
+        self.way = way
+        self.call = call
+        self.request = request
+        self.began = began
+        self.proposed = time.perf_counter()
+        self.withdraw: Callable[[], None] | None = None
+
+    def trace(self) -> Trace:
+        return Trace(self.began, ("checks", self.proposed), ("agreement and apply", time.perf_counter()))
+
+    def done(self, outcome: Any) -> None:
+        self.way.finish(self, outcome)
+
+    def gone(self) -> None:
+        if self.withdraw is not None:
+            self.withdraw()
+        self.way.give_up(self)

@@ -56,7 +56,9 @@ def test_a_run_in_which_something_spins_is_a_violation(monkeypatch: pytest.Monke
         return asyncio.sleep(0)
 
     monkeypatch.setattr(WatchHub, "_advance", never_done)
-    assert play(1).rule == "stuck"
+    report = play(1)
+    assert report.rule == "stuck"
+    assert "the task of WatchHub.run" in report.violation, "by a name that is the same in every run"
 
 
 def test_two_seeds_are_two_runs(reports: dict[int, tuple[str, int]]) -> None:

@@ -1,10 +1,11 @@
 """The process around the core: disk, network, clock and state machine, in one place that decides the order.
 
 Everything that arrives in one turn of the event loop (messages, proposals, reads, disk and apply
-acknowledgements, a tick) goes into the core together and comes out as one Ready. Two tasks do the slow work:
-the *append* task writes the log and only then releases the messages that depend on it, the *apply* task feeds
-the state machine. So a slow disk delays acknowledgements, never heartbeats. What needs neither the disk nor
-long, a commit index to remember or a few entries to apply, is done within the turn while its task is idle.
+acknowledgements, a tick) goes into the core together and comes out as one Ready. The slow work is done beside
+the turns: one write of the log after the other, each of which only then releases the messages that depend on
+it, and a task that feeds the state machine. So a slow disk delays acknowledgements, never heartbeats. What needs
+neither the disk nor long, a commit index to remember or a few entries to apply, is done within the turn unless
+something before it is still under way.
 """
 
 from __future__ import annotations
@@ -96,8 +97,8 @@ class RaftDriver:
         self._proposals = ProposalQueue(self._waiters)
         self._conf_proposals: deque[tuple[int, ConfChangeV2]] = deque()
         self._append_queue: deque[Message] = deque()
-        self._append_wake = asyncio.Event()
-        self._append_idle = True
+        self._write: asyncio.Future[None] | None = None
+        """The write of the log under way, installing a snapshot that it brought included."""
         self._writing_since: float | None = None
         self._handed_over_at = float("-inf")
         self._apply_queue: deque[Message] = deque()
@@ -410,8 +411,6 @@ class RaftDriver:
             if message.to == APPEND_THREAD:
                 if not self._store_now(message, outgoing):
                     self._append_queue.append(message)
-                    self._append_idle = False
-                    self._append_wake.set()
             elif message.to == APPLY_THREAD:
                 if outgoing:
                     self._transport.send(outgoing)  # nobody else's time: applying comes last
@@ -426,6 +425,7 @@ class RaftDriver:
                 outgoing.append(message)
         if outgoing:
             self._transport.send(outgoing)
+        self._write_next()
 
     def _leader_may_have_changed(self) -> None:
         lead, leading = self._node.lead, self._node.is_leader
@@ -495,11 +495,11 @@ class RaftDriver:
         if peers:
             self._node.transfer_leader(max(peers)[1])
 
-    # the append task
+    # the log
 
     def _store_now(self, message: Message, outgoing: list[Message]) -> bool:
         """Take note of a write that need not be synced, unless one before it is still under way."""
-        if not self._append_idle or message.snapshot is not None:
+        if self._write is not None or self._append_queue or message.snapshot is not None:
             return False
         write = LogWrite.of(message)
         if write.must_sync(self.hard_state):
@@ -507,20 +507,47 @@ class RaftDriver:
         outgoing += self._note_stored(message, write)
         return True
 
-    async def _append_loop(self) -> None:
-        while True:
-            self._append_idle = not self._append_queue
-            await self._append_wake.wait()
-            self._append_wake.clear()
-            while self._append_queue:
-                batch = self._take_append_batch()
-                writes = [LogWrite.of(message) for message in batch]
-                if any(write.must_sync(self.hard_state) for write in writes):
-                    self._writing_since = self._loop.time()
-                    await self._log.write(writes)
-                    self._writing_since = None
-                for message, write in zip(batch, writes, strict=True):
-                    await self._stored(message, write)
+    def _write_next(self) -> None:
+        """Write everything that waits, in one go, unless a write is under way: the next one begins at its end."""
+        while self._append_queue and self._write is None and self._group is not None:
+            batch = self._take_append_batch()
+            writes = [LogWrite.of(message) for message in batch]
+            if any(write.must_sync(self.hard_state) for write in writes):
+                self._writing_since = self._loop.time()
+                begun = self._log.write(writes)
+                self._write = begun if isinstance(begun, asyncio.Future) else self._group.create_task(begun)
+                self._write.add_done_callback(partial(self._written, batch, writes))
+            else:
+                self._release(batch, writes)
+
+    def _written(self, batch: Sequence[Message], writes: Sequence[LogWrite], future: asyncio.Future[None]) -> None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if self._stopped:
+            return
+        self._writing_since = None
+        try:
+            if error is not None:
+                raise error
+            if writes[-1].snapshot is not None:
+                assert self._group is not None
+                self._write = self._group.create_task(self._installed(batch, writes), name="install")
+                return
+            self._write = None
+            self._release(batch, writes)
+            self._write_next()
+        except Exception as error:
+            self._fail(error)
+
+    async def _installed(self, batch: Sequence[Message], writes: Sequence[LogWrite]) -> None:
+        """The rest of a write whose last part is a snapshot: the state machine is replaced before others hear."""
+        assert writes[-1].snapshot is not None
+        self._release(batch[:-1], writes[:-1])
+        await self._install(writes[-1].snapshot)
+        self._release(batch[-1:], writes[-1:])
+        self._write = None
+        self._write_next()
 
     def _take_append_batch(self) -> list[Message]:
         """Everything that waits, up to and including the first snapshot: what follows it must see it installed."""
@@ -531,13 +558,12 @@ class RaftDriver:
                 break
         return batch
 
-    async def _stored(self, message: Message, write: LogWrite) -> None:
-        """``write`` is durable: let the core see it and release what waited for it."""
-        if write.snapshot is not None:
-            await self._install(write.snapshot)
-        outgoing = self._note_stored(message, write)
-        if outgoing:
-            self._transport.send(outgoing)
+    def _release(self, batch: Sequence[Message], writes: Sequence[LogWrite]) -> None:
+        """``writes`` are durable: let the core see them and release what waited for them."""
+        for message, write in zip(batch, writes, strict=True):
+            outgoing = self._note_stored(message, write)
+            if outgoing:
+                self._transport.send(outgoing)
         self._schedule()
 
     def _note_stored(self, message: Message, write: LogWrite) -> list[Message]:
@@ -705,9 +731,9 @@ class RaftDriver:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._group = tasks
-                tasks.create_task(self._append_loop(), name="append")
                 tasks.create_task(self._apply_loop(), name="apply")
                 self._schedule()
+                self._write_next()
                 await self._failure
         except BaseExceptionGroup as group:
             for error in group.exceptions:

@@ -5,9 +5,10 @@ Two things implement it: SQLite (raft.sqlite_log) and a simulated disk that forg
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from raft.core.errors import InvariantViolation
 from raft.core.types import APPEND_THREAD, Entry, HardState, Message, MessageType, Snapshot
@@ -77,15 +78,19 @@ def held_until_durable(messages: Sequence[Message]) -> Sequence[Message]:
     raise InvariantViolation("votes are asked for in a term that is not written with the request")
 
 
+Write: TypeAlias = asyncio.Future[None] | Coroutine[Any, Any, None]
+"""A write of the log: begun already, or to be begun by who awaits it."""
+
+
 class DurableLog(Protocol):
     """Every write returns once it would survive a power loss. A failed write is fatal and never retried."""
 
     async def load(self) -> LoadedLog: ...
 
-    async def write(self, writes: Sequence[LogWrite]) -> None:
+    def write(self, writes: Sequence[LogWrite]) -> Write:
         """Make all of ``writes`` durable with one sync, atomically: after a crash all of them are there or none.
 
-        Raises SyncFailed; the log must not be used after that.
+        Raises SyncFailed when it is awaited; the log must not be used after that.
         """
         ...
 

@@ -11,6 +11,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal, ParamSpec, TypeVar
 
@@ -37,13 +38,21 @@ def is_disk_trouble(error: BaseException) -> bool:
 class Database(aiosqlite.Connection):
     """An aiosqlite connection that can run a function over the raw connection, in its thread."""
 
-    async def run(self, fn: Callable[..., T], *args: object) -> T:
-        """Run ``fn(connection, *args)`` in the database thread and return what it returns.
+    def submit(self, fn: Callable[..., T], *args: object) -> asyncio.Future[T]:
+        """Have ``fn(connection, *args)`` run in the database thread; the future gets what it returns or raises.
 
-        A cancelled caller does not stop the function: it runs to its end, so never half a batch is written.
+        A cancelled future does not stop the function: it runs to its end, so never half a batch is written.
+        Raises ValueError when the connection is closed.
         """
-        result: T = await self._execute(fn, self._conn, *args)  # type: ignore[no-untyped-call]
-        return result
+        if not self._running:
+            raise ValueError("the connection is closed")
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._tx.put_nowait((future, partial(fn, self._conn, *args)))
+        return future
+
+    async def run(self, fn: Callable[..., T], *args: object) -> T:
+        """As ``submit``, and wait for it."""
+        return await self.submit(fn, *args)
 
 
 async def connect(

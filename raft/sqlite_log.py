@@ -13,6 +13,7 @@ a log is upgraded when it is opened.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sqlite3
 import time
@@ -147,25 +148,25 @@ class SqliteLog:
         except (sqlite3.DatabaseError, ValueError, TypeError, CodecError) as error:
             raise LogError(self._path, f"the raft log is damaged ({error})", _REPLACE_MEMBER) from error
 
-    async def write(self, writes: Sequence[LogWrite]) -> None:
+    def write(self, writes: Sequence[LogWrite]) -> asyncio.Future[None]:
+        return self._database.submit(self._append, writes, time.perf_counter())
+
+    def _append(self, db: sqlite3.Connection, writes: Sequence[LogWrite], asked: float) -> None:
+        """In the database's thread, which nobody stops: the tail stays that of the file. Raises SyncFailed."""
         if self._failed is not None:
             raise self._failed
-        started = time.perf_counter()
         try:
-            await self._database.run(self._append, writes)
+            self._tail = _write(db, writes, self._tail)
         except sqlite3.Error as error:
             self._failed = SyncFailed(self._path, error)
             raise self._failed from error
-        took = self.last_sync_s = time.perf_counter() - started
+        took = self.last_sync_s = time.perf_counter() - asked
+        # Counted only here: who reads the figures meanwhile may find one of them a write ahead of the others.
         self.sync_seconds.observe(took)
         if took > SLOW_SYNC_S:
             log.warning("%s: a sync took %.1f s: the disk is slow", self._path, took)
         self._entries_written += sum(len(write.entries) for write in writes)
         self._sync_s_max = max(self._sync_s_max, took)
-
-    def _append(self, db: sqlite3.Connection, writes: Sequence[LogWrite]) -> None:
-        """In the database's thread, which a cancelled caller does not stop: the tail stays that of the file."""
-        self._tail = _write(db, writes, self._tail)
 
     async def compact(self, snapshot: Snapshot) -> None:
         if self._failed is not None:

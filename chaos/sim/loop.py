@@ -131,9 +131,8 @@ class SimLoop(asyncio.AbstractEventLoop):
             return
         self.callbacks += 1
         if self.callbacks - self._moved_at > MOMENT_MAX:
-            raise Stuck(
-                f"{MOMENT_MAX} callbacks, and no time has passed: {_name(handle.callback)} is called again and again"
-            )
+            name = _name(handle.callback)
+            raise Stuck(f"{MOMENT_MAX} callbacks, and no time has passed: {name} is called again and again")
         try:
             handle.context.run(handle.callback, *handle.args)
         except (SystemExit, KeyboardInterrupt):

@@ -246,7 +246,7 @@ async def test_a_call_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeyp
 
 async def test_a_write_whose_caller_has_gone_is_not_overwritten(tmp_path: Path) -> None:
     log = await new_log(tmp_path)
-    gone = asyncio.create_task(log.write([LogWrite([entry(2)], HardState(1, 0, 2))]))
+    gone = log.write([LogWrite([entry(2)], HardState(1, 0, 2))])
     await asyncio.sleep(0)
     gone.cancel()
     with pytest.raises(asyncio.CancelledError):

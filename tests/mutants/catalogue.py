@@ -208,16 +208,14 @@ MUTANTS: Final = (
     # the driver and what is around it
     Mutant(
         "M2: messages leave before the log is synced", "raft/driver.py",
-        "                    await self._log.write(writes)\n",
-        "                    for message, write in zip(batch, writes, strict=True):\n"
-        "                        await self._stored(message, write)\n"
-        "                    await self._log.write(writes)\n                    self._writing_since = None\n"
-        "                    continue\n",
+        "                self._write.add_done_callback(",
+        "                self._release(batch, writes)\n                self._write.add_done_callback(",
         (POWER,),
     ),
     Mutant(
         "M2: what waits for a log write leaves with a later commit index", "raft/driver.py",
-        "if not self._append_idle or message.snapshot is not None:", "if message.snapshot is not None:",
+        "if self._write is not None or self._append_queue or message.snapshot is not None:",
+        "if message.snapshot is not None:",
         (POWER, DRIVER),
     ),
     Mutant(

@@ -38,6 +38,7 @@ from raft.core.types import (
     ConfChangeV2,
     Entry,
     EntryType,
+    HardState,
     Message,
     MessageType,
     Ready,
@@ -54,6 +55,7 @@ from raft.errors import (
     Stopped,
 )
 from raft.log import DurableLog, LoadedLog, LogWrite, held_until_durable
+from raft.logwriter import LogWriter
 from raft.proposals import ProposalQueue
 from raft.reads import ReadRounds
 from raft.stable import StableLog
@@ -96,10 +98,9 @@ class RaftDriver:
         self._snapshot_reports: list[tuple[int, bool]] = []
         self._proposals = ProposalQueue(self._waiters)
         self._conf_proposals: deque[tuple[int, ConfChangeV2]] = deque()
-        self._append_queue: deque[Message] = deque()
-        self._write: asyncio.Future[None] | None = None
-        """The write of the log under way, installing a snapshot that it brought included."""
-        self._writing_since: float | None = None
+        self._writer = LogWriter(
+            durable_log, loaded.hard_state, loop.time, self._stored, self._install, self._fail
+        )
         self._handed_over_at = float("-inf")
         self._apply_queue: deque[Message] = deque()
         self._apply_wake = asyncio.Event()
@@ -117,7 +118,6 @@ class RaftDriver:
         self._last_leading = False
         self._log_snapshot_index = loaded.snapshot.index
         self._compacting = False
-        self.hard_state = loaded.hard_state
         self.leader_since = 0.0
         self.late_ticks = 0
         self.late_tick_s_max = 0.0
@@ -164,6 +164,11 @@ class RaftDriver:
         )
 
     # what the member asks
+
+    @property
+    def hard_state(self) -> HardState:
+        """As it is stored."""
+        return self._writer.hard_state
 
     @property
     def leader_id(self) -> int:
@@ -290,7 +295,7 @@ class RaftDriver:
             "proposals_queued": len(self._proposals),
             "waiters": len(self._waiters),
             "reads_waiting": len(self._reads),
-            "append_queue": len(self._append_queue),
+            "append_queue": len(self._writer),
             "apply_queue": len(self._apply_queue),
             "late_ticks": self.late_ticks,
             "late_tick_seconds_max": self.late_tick_s_max,
@@ -388,7 +393,7 @@ class RaftDriver:
         there would be lost, and its outcome unknown, where waiting costs an election."""
         node = self._node
         if node.is_leader:
-            return self._writing_since is None
+            return self._writer.since is None
         return node.lead != NO_NODE and self._transport.active_since(node.lead) is not None
 
     def _propose_conf_changes(self) -> None:
@@ -410,7 +415,7 @@ class RaftDriver:
         for message in held_until_durable(ready.messages):
             if message.to == APPEND_THREAD:
                 if not self._store_now(message, outgoing):
-                    self._append_queue.append(message)
+                    self._writer.add(message)
             elif message.to == APPLY_THREAD:
                 if outgoing:
                     self._transport.send(outgoing)  # nobody else's time: applying comes last
@@ -425,7 +430,7 @@ class RaftDriver:
                 outgoing.append(message)
         if outgoing:
             self._transport.send(outgoing)
-        self._write_next()
+        self._writer.write_next()
 
     def _leader_may_have_changed(self) -> None:
         lead, leading = self._node.lead, self._node.is_leader
@@ -479,7 +484,7 @@ class RaftDriver:
     def _watch_disk(self, now: float) -> None:
         """A leader whose log write hangs can acknowledge nothing: after an election timeout it hands over to
         the member that has come furthest (M21). Tried again each election timeout, since it may fail."""
-        since, election_s = self._writing_since, self.config.election_s
+        since, election_s = self._writer.since, self.config.election_s
         if since is None or not self._node.is_leader or now - since < election_s:
             return
         if now - self._handed_over_at < election_s:
@@ -499,7 +504,7 @@ class RaftDriver:
 
     def _store_now(self, message: Message, outgoing: list[Message]) -> bool:
         """Take note of a write that need not be synced, unless one before it is still under way."""
-        if self._write is not None or self._append_queue or message.snapshot is not None:
+        if not self._writer.is_idle or message.snapshot is not None:
             return False
         write = LogWrite.of(message)
         if write.must_sync(self.hard_state):
@@ -507,58 +512,7 @@ class RaftDriver:
         outgoing += self._note_stored(message, write)
         return True
 
-    def _write_next(self) -> None:
-        """Write everything that waits, in one go, unless a write is under way: the next one begins at its end."""
-        while self._append_queue and self._write is None and self._group is not None:
-            batch = self._take_append_batch()
-            writes = [LogWrite.of(message) for message in batch]
-            if any(write.must_sync(self.hard_state) for write in writes):
-                self._writing_since = self._loop.time()
-                begun = self._log.write(writes)
-                self._write = begun if isinstance(begun, asyncio.Future) else self._group.create_task(begun)
-                self._write.add_done_callback(partial(self._written, batch, writes))
-            else:
-                self._release(batch, writes)
-
-    def _written(self, batch: Sequence[Message], writes: Sequence[LogWrite], future: asyncio.Future[None]) -> None:
-        if future.cancelled():
-            return
-        error = future.exception()
-        if self._stopped:
-            return
-        self._writing_since = None
-        try:
-            if error is not None:
-                raise error
-            if writes[-1].snapshot is not None:
-                assert self._group is not None
-                self._write = self._group.create_task(self._installed(batch, writes), name="install")
-                return
-            self._write = None
-            self._release(batch, writes)
-            self._write_next()
-        except Exception as error:
-            self._fail(error)
-
-    async def _installed(self, batch: Sequence[Message], writes: Sequence[LogWrite]) -> None:
-        """The rest of a write whose last part is a snapshot: the state machine is replaced before others hear."""
-        assert writes[-1].snapshot is not None
-        self._release(batch[:-1], writes[:-1])
-        await self._install(writes[-1].snapshot)
-        self._release(batch[-1:], writes[-1:])
-        self._write = None
-        self._write_next()
-
-    def _take_append_batch(self) -> list[Message]:
-        """Everything that waits, up to and including the first snapshot: what follows it must see it installed."""
-        batch: list[Message] = []
-        while self._append_queue:
-            batch.append(self._append_queue.popleft())
-            if batch[-1].snapshot is not None:
-                break
-        return batch
-
-    def _release(self, batch: Sequence[Message], writes: Sequence[LogWrite]) -> None:
+    def _stored(self, batch: Sequence[Message], writes: Sequence[LogWrite]) -> None:
         """``writes`` are durable: let the core see them and release what waited for them."""
         for message, write in zip(batch, writes, strict=True):
             outgoing = self._note_stored(message, write)
@@ -569,7 +523,7 @@ class RaftDriver:
     def _note_stored(self, message: Message, write: LogWrite) -> list[Message]:
         """Let the core read what is stored, and take note of it soon. Returns what others have waited for."""
         if write.hard_state is not None:
-            self.hard_state = write.hard_state
+            self._writer.hard_state = write.hard_state
             self._storage.set_hard_state(write.hard_state)
         if write.entries:
             self._storage.append(write.entries)
@@ -733,7 +687,7 @@ class RaftDriver:
                 self._group = tasks
                 tasks.create_task(self._apply_loop(), name="apply")
                 self._schedule()
-                self._write_next()
+                self._writer.start(tasks)
                 await self._failure
         except BaseExceptionGroup as group:
             for error in group.exceptions:
@@ -752,6 +706,7 @@ class RaftDriver:
 
     def _stop(self) -> None:
         self._stopped = True
+        self._writer.stop()
         if self._tick_handle is not None:
             self._tick_handle.cancel()
         for request_id in self._proposals.request_ids():

@@ -207,14 +207,14 @@ MUTANTS: Final = (
     ),
     # the driver and what is around it
     Mutant(
-        "M2: messages leave before the log is synced", "raft/driver.py",
-        "                self._write.add_done_callback(",
-        "                self._release(batch, writes)\n                self._write.add_done_callback(",
+        "M2: messages leave before the log is synced", "raft/logwriter.py",
+        "                self._under_way.add_done_callback(",
+        "                self._stored(batch, writes)\n                self._under_way.add_done_callback(",
         (POWER,),
     ),
     Mutant(
         "M2: what waits for a log write leaves with a later commit index", "raft/driver.py",
-        "if self._write is not None or self._append_queue or message.snapshot is not None:",
+        "if not self._writer.is_idle or message.snapshot is not None:",
         "if message.snapshot is not None:",
         (POWER, DRIVER),
     ),

@@ -86,13 +86,22 @@ async def _fill(connection: Connection, prefix: bytes, keys: int, value: bytes, 
 
 
 async def rates(system: System, clients: Sequence[int], seconds: float) -> Figures:
-    """Puts at several numbers of clients."""
+    """Puts at several numbers of clients.
+
+    A single one has the cluster to itself, and whom it asks makes a difference of two messages: it asks the leader
+    first, and then a follower.
+    """
     figures: Figures = {}
     for count in clients:
-        rate = await drive(system.ports, count, "Put", _put_messages(), seconds)
-        figures[f"puts, {count} clients", "/s"] = rate.per_s
-        figures[f"puts, {count} clients, p50", "ms"] = rate.p50_ms
-        figures[f"puts, {count} clients, p99", "ms"] = rate.p99_ms
+        targets = {f"{count} clients": system.ports}
+        if count == 1 and len(system.ports) > 1:
+            leader, followers = await system.roles()
+            targets = {"1 client at the leader": leader, "1 client at a follower": followers[:1]}
+        for name, ports in targets.items():
+            rate = await drive(ports, count, "Put", _put_messages(), seconds)
+            figures[f"puts, {name}", "/s"] = rate.per_s
+            figures[f"puts, {name}, p50", "ms"] = rate.p50_ms
+            figures[f"puts, {name}, p99", "ms"] = rate.p99_ms
     return figures
 
 

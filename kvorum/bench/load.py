@@ -16,6 +16,7 @@ import ngh2
 
 KV: Final = "/etcdserverpb.KV/"
 WATCH: Final = "/etcdserverpb.Watch/Watch"
+STATUS: Final = "/etcdserverpb.Maintenance/Status"
 _WINDOW_BYTES: Final = 64 * 1024 * 1024
 _CALL_TIMEOUT_S: Final = 30.0
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kvorum.bench.load import KV, Connection, LoadError
+from kvorum.bench.load import KV, STATUS, Connection, LoadError
 from kvorum.layout import UserError
 from store.etcdpb import rpc_pb2
 
@@ -124,6 +124,19 @@ class System:
     async def ready(self) -> None:
         for member in self.members:
             await member.ready()
+
+    async def roles(self) -> tuple[list[int], list[int]]:
+        """The ports of the leader (none while there is no leader) and of its followers."""
+        leading: dict[bool, list[int]] = {True: [], False: []}
+        for port in self.ports:
+            connection = await Connection.open(port)
+            try:
+                answer = await connection.ask(STATUS, b"")
+            finally:
+                connection.close()
+            status = rpc_pb2.StatusResponse.FromString(answer)
+            leading[status.leader == status.header.member_id].append(port)
+        return leading[True], leading[False]
 
 
 @contextlib.asynccontextmanager

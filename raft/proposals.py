@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from raft.core import DropReason, ProposalDropped, RawNode
 from raft.core.types import Entry
@@ -17,11 +17,8 @@ FORWARDED: Final = 0
 """The request id of a proposal that waits elsewhere."""
 
 
-class _Proposal(NamedTuple):
-    request_id: int
-    data: bytes
-    term: int = 0
-    """That of the leader which alone may propose it; 0: anyone may, at any time."""
+_Proposal = tuple[int, bytes, int]
+"""Request id, data, and the term of the leader which alone may propose it; 0: anyone may, at any time."""
 
 
 class ProposalQueue:
@@ -40,16 +37,16 @@ class ProposalQueue:
 
     def request_ids(self) -> set[int]:
         """What never left this member."""
-        return {proposal.request_id for proposal in self._queue}
+        return {request_id for request_id, _, _ in self._queue}
 
     def add(self, request_id: int, payload: bytes, term: int) -> None:
         """``term`` not 0: only for the leader of that term to propose."""
-        self._queue.append(_Proposal(request_id, request_id.to_bytes(ID_BYTES, "big") + payload, term))
+        self._queue.append((request_id, request_id.to_bytes(ID_BYTES, "big") + payload, term))
 
     def add_forwarded(self, entries: Sequence[Entry]) -> int:
         """Queue what a follower sent. Nobody here waits for it. Returns how many found no room."""
         room = max(0, QUEUED_MAX - len(self._queue))
-        self._queue.extend([_Proposal(FORWARDED, entry.data) for entry in entries[:room]])
+        self._queue.extend([(FORWARDED, entry.data, 0) for entry in entries[:room]])
         return max(0, len(entries) - room)
 
     def hand_to(self, node: RawNode) -> None:
@@ -60,21 +57,22 @@ class ProposalQueue:
             if not batch:
                 return
             try:
-                node.propose_batch([proposal.data for proposal in batch])
+                node.propose_batch([data for _, data, _ in batch])
             except ProposalDropped as dropped:
                 if dropped.reason is DropReason.NO_LEADER:
                     queue.extendleft(reversed(batch))
                     return
-                for proposal in batch:
-                    self._waiters.resolve(proposal.request_id, Refused(f"raft proposal dropped: {dropped}"))
+                for request_id, _, _ in batch:
+                    self._waiters.resolve(request_id, Refused(f"raft proposal dropped: {dropped}"))
 
     def _batch(self, term: int) -> list[_Proposal]:
         queue, batch, size = self._queue, list[_Proposal](), 0
         while queue and size < BATCH_BYTES:
             proposal = queue.popleft()
-            if proposal.term not in (0, term):
-                self._waiters.resolve(proposal.request_id, NotLeader("the leadership was lost before"))
-            elif proposal.request_id == FORWARDED or proposal.request_id in self._waiters:  # else it gave up
+            request_id, data, only_in = proposal
+            if only_in not in (0, term):
+                self._waiters.resolve(request_id, NotLeader("the leadership was lost before"))
+            elif request_id == FORWARDED or request_id in self._waiters:  # else it gave up
                 batch.append(proposal)
-                size += len(proposal.data)
+                size += len(data)
         return batch

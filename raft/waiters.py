@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from raft.errors import NoLeader, OutcomeUnknown
 
@@ -46,11 +46,6 @@ def settle(future: asyncio.Future[Any], outcome: Any) -> None:
         future.set_result(outcome)
 
 
-class _Waiting(NamedTuple):
-    settle: Settle
-    deadline: float
-
-
 class Waiters:
     """Callbacks by request id. Each is called at most once: applied, refused, or unknown when time runs out.
 
@@ -61,7 +56,8 @@ class Waiters:
     def __init__(self, timeout_s: float, clock: Callable[[], float]) -> None:
         self.timeout_s = timeout_s
         self._clock = clock
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, tuple[Settle, float]] = {}
+        """With the deadline."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -72,7 +68,7 @@ class Waiters:
     def register(self, request_id: int, settle: Settle) -> None:
         if request_id in self._waiting:
             raise AssertionError(f"request id {request_id:x} is already waited for")
-        self._waiting[request_id] = _Waiting(settle, self._clock() + self.timeout_s)
+        self._waiting[request_id] = (settle, self._clock() + self.timeout_s)
 
     def resolve(self, request_id: int, outcome: Any) -> None:
         """Hand ``outcome`` to the waiter. Too late: dropped."""
@@ -80,7 +76,7 @@ class Waiters:
         if waiting is None:
             return
         try:
-            waiting.settle(outcome)
+            waiting[0](outcome)
         except Exception as error:  # a fault of whoever waits: applying, and the others who wait, go on
             log.error("nobody took the outcome of proposal %x", request_id, exc_info=error)
 
@@ -91,8 +87,8 @@ class Waiters:
         """Fail what has waited too long: NoLeader if it never left this member, else the outcome is unknown."""
         now = self._clock()
         while self._waiting:
-            request_id, waiting = next(iter(self._waiting.items()))
-            if waiting.deadline > now:
+            request_id, (_, deadline) = next(iter(self._waiting.items()))
+            if deadline > now:
                 return
             if never_sent(request_id):
                 self.resolve(request_id, NoLeader("no leader took the proposal in time"))

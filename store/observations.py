@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from raft.histogram import Histogram
 
@@ -26,6 +26,16 @@ class Method(NamedTuple):
     kind: str
     service: str
     name: str
+
+
+class Timed(Protocol):
+    """What is known of one request's time."""
+
+    began: float
+
+    def text(self, ended: float) -> str:
+        """The stages of its time, for people."""
+        ...
 
 
 class Trace:
@@ -90,7 +100,7 @@ class Observations:
     def end_stream(self, method: Method, code: int) -> None:
         self.handled[method, code] += 1
 
-    def end(self, method: Method, trace: Trace, code: int, request: Any) -> None:
+    def end(self, method: Method, trace: Timed, code: int, request: Any) -> None:
         """A unary call is answered. One that took long is logged, with the stages of its time (etcd's trace)."""
         ended = time.perf_counter()
         took = ended - trace.began

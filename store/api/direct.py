@@ -92,11 +92,11 @@ class DirectWrite:
             log.error("a write that was applied could not be answered", exc_info=error)
             code = Code.UNKNOWN
             call.refuse(code, str(error) or type(error).__name__)
-        self._api.observations.end(self._method, pending.trace(), code, pending.request)
+        self._api.observations.end(self._method, pending, code, pending.request)
 
     def give_up(self, pending: _Pending) -> None:
         """Nobody waits for the answer any more."""
-        self._api.observations.end(self._method, pending.trace(), Code.CANCELLED, pending.request)
+        self._api.observations.end(self._method, pending, Code.CANCELLED, pending.request)
 
     def _answer(self, call: DirectCall, outcome: Any) -> int:
         api = self._api
@@ -110,25 +110,28 @@ class DirectWrite:
 
 
 class _Pending:
-    """One write under way."""
+    """One write under way, and its trace."""
 
-    __slots__ = ("began", "call", "proposed", "request", "way", "withdraw")
+    __slots__ = ("applied", "began", "call", "proposed", "request", "way", "withdraw")
 
     def __init__(self, way: DirectWrite, call: DirectCall, request: Any, began: float) -> None:
         self.way = way
         self.call = call
         self.request = request
         self.began = began
-        self.proposed = time.perf_counter()
+        self.proposed = self.applied = time.perf_counter()
         self.withdraw: Callable[[], None] | None = None
 
-    def trace(self) -> Trace:
-        return Trace(self.began, ("checks", self.proposed), ("agreement and apply", time.perf_counter()))
+    def text(self, ended: float) -> str:
+        trace = Trace(self.began, ("checks", self.proposed), ("agreement and apply", self.applied))
+        return trace.text(ended)
 
     def done(self, outcome: Any) -> None:
+        self.applied = time.perf_counter()
         self.way.finish(self, outcome)
 
     def gone(self) -> None:
+        self.applied = time.perf_counter()
         if self.withdraw is not None:
             self.withdraw()
         self.way.give_up(self)

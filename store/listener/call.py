@@ -42,6 +42,28 @@ _STATUS: Final = {status.value[0]: status for status in grpc.StatusCode}
 class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic at run time
     """The context of one call, offering what grpc.aio's offers. Created by a connection, for a known method."""
 
+    # How every call begins: on the class, since most of it never changes and each put is a call.
+    _metadata: Metadata | None = None
+    _task: asyncio.Task[None] | None = None
+    _deframer: Deframer | None = None
+    _reader: asyncio.Future[None] | None = None
+    _taken = 0
+    _deadline: asyncio.TimerHandle | None = None
+    _deadline_at = 0.0
+    _trailing: Any = None
+    _code = 0
+    _details = ""
+    _answered = False  # response headers are out
+    _ended = False  # trailers are out
+    _started = False  # a handler has the request
+    _half_closed = False  # the peer has sent all it will
+    _closed = False  # the stream is gone
+    _cancelled = False
+    _aborted = False
+    _callbacks: tuple[Callable[[Any], None], ...] = ()
+    gone: Callable[[], None] | None = None
+    """See store.listener.direct."""
+
     def __init__(
         self,
         connection: StreamOwner,
@@ -55,26 +77,6 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
         self._headers = headers
         self._fields = fields
         self._handler = handler
-        self._metadata: Metadata | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._deframer: Deframer | None = None
-        self._reader: asyncio.Future[None] | None = None
-        self._taken = 0
-        self._deadline: asyncio.TimerHandle | None = None
-        self._deadline_at = 0.0
-        self._trailing: Any = None
-        self._code = 0
-        self._details = ""
-        self._answered = False  # response headers are out
-        self._ended = False  # trailers are out
-        self._started = False  # a handler has the request
-        self._half_closed = False  # the peer has sent all it will
-        self._closed = False  # the stream is gone
-        self._cancelled = False
-        self._aborted = False
-        self._callbacks: list[Callable[[Any], None]] = []
-        self.gone: Callable[[], None] | None = None
-        """See store.listener.direct."""
 
     # -- what the connection tells ------------------------------------------------------------------------
 
@@ -201,7 +203,8 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
             self._ended = True
             self._release()
         self.gone = None  # it may hold the request, and this object lives until a collection finds it
-        self._call_back()
+        if self._callbacks:
+            self._call_back()
 
     async def _run(self, message: bytes | None) -> None:
         try:
@@ -394,10 +397,11 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
             self._deframer.close()
         if self._task is None:
             self._connection.running.discard(self)
-        self._wake_reader()
+        if self._reader is not None:
+            self._wake_reader()
 
     def _call_back(self) -> None:
-        callbacks, self._callbacks = self._callbacks, []
+        callbacks, self._callbacks = self._callbacks, ()
         for callback in callbacks:
             callback(self)
 
@@ -469,7 +473,7 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
         return max(0.0, self._deadline_at - self._connection.loop.time())
 
     def add_done_callback(self, callback: Any) -> None:
-        self._callbacks.append(callback)
+        self._callbacks += (callback,)
 
     def cancelled(self) -> bool:
         return self._cancelled

@@ -249,7 +249,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "M21: what a leader proposes as leader is forwarded to its successor", "raft/proposals.py",
-        "if proposal.term not in (0, term):", "if False:", (DRIVER,),
+        "if only_in not in (0, term):", "if False:", (DRIVER,),
     ),
     Mutant(
         "M21: expired leases are revoked by whoever leads", "store/lessor.py",

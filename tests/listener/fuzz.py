@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 import struct
+import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -184,7 +185,7 @@ async def fuzz(frames: int, seed: int) -> Outcome:
     return outcome
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--frames", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=1)
@@ -196,9 +197,9 @@ def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: problems.append(context))
         return await fuzz(arguments.frames, arguments.seed)
 
-    outcome = asyncio.run(run())
-    logging.getLogger(__name__).error("%s, %d problems %s", outcome, len(problems), problems[:3])
+    sys.stdout.write(f"{asyncio.run(run())}, {len(problems)} problems {problems[:3]}\n")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

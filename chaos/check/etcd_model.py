@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from chaos.check import words
 from chaos.check.evidence import puts, revisions, twins
@@ -210,6 +210,15 @@ def keys_written(operations: Iterable[Operation]) -> set[bytes]:
     return {put.key for operation in operations for put in puts(operation)}
 
 
+class Seen(Protocol):
+    """What others saw of single revisions (chaos.check.witness)."""
+
+    newest: int
+    end: Operation
+
+    def agrees(self, model: EtcdModel, before: State, after: State) -> bool: ...
+
+
 NOTHING: Final[Mapping[int, frozenset[bytes]]] = {}
 
 
@@ -224,7 +233,9 @@ class EtcdPart:
         operations: Sequence[Operation],
         start_revision: int = 1,
         gone: Mapping[int, frozenset[bytes]] = NOTHING,
+        witness: Seen | None = None,
     ) -> None:
+        self._witness = witness
         self.operations = operations
         self.model = EtcdModel(keys_written(operations))
         self._gone = {revision: [self.model.place(key) for key in keys] for revision, keys in gone.items()}
@@ -236,17 +247,23 @@ class EtcdPart:
         self.ranks = revisions(operations)
         self.twins = twins(operations)
         self._claimed = {
-            revision: index
-            for index, operation in enumerate(operations)
-            if (revision := _revision_made(operation))
+            revision: index for index, operation in enumerate(operations) if (revision := revision_made(operation))
         }
 
     def step(self, state: State, index: int) -> State | None:
         operation = self.operations[index]
+        if self._witness is not None and operation is self._witness.end:
+            return state if state.revision >= self._witness.newest else None
         seen = operation.exact_revision
         if seen and seen - state.revision not in _ADVANCE[operation.writes]:
             return None  # most candidates end here, before anything is computed
         after, expected = self.model.perform(state, operation.request)
+        if (
+            self._witness is not None
+            and after.revision > state.revision
+            and not self._witness.agrees(self.model, state, after)
+        ):
+            return None
         if operation.outcome is Outcome.UNKNOWN:
             if after.revision == state.revision:
                 return after
@@ -281,7 +298,7 @@ class EtcdPart:
         return words.contradiction(operation, expected)
 
 
-def _revision_made(operation: Operation) -> int:
+def revision_made(operation: Operation) -> int:
     """The revision that this operation certainly made; 0 if it made none or none is known."""
     if operation.answer is None:
         return operation.seen_at

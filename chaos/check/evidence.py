@@ -6,6 +6,7 @@ leaves the verdict as it is and the search far less to try.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -27,7 +28,11 @@ def kvs_watched(watches: Iterable[Watch]) -> Iterator[KeyValue]:
     """Every version that a watch delivered."""
     for watch in watches:
         for response in watch.responses:
-            yield from (event.kv for event in response.events if event.is_put)
+            for event in response.events:
+                if event.is_put:
+                    yield event.kv
+                if event.prev is not None:
+                    yield event.prev
 
 
 def deletions(watches: Iterable[Watch]) -> dict[int, frozenset[bytes]]:
@@ -73,7 +78,8 @@ def twins(operations: Sequence[Operation]) -> list[Hashable]:
     """For each operation what makes it interchangeable with others, None where nothing does.
 
     Writes whose effect nobody saw differ in their values only, and as nobody read these, of several the one called
-    first can stand for any; unless a comparison of values could have felt the difference.
+    first can stand for any; unless a comparison of values could have felt the difference, or the value was written
+    by others too, so that it may have been seen.
     """
     compared = {
         compare.key
@@ -82,15 +88,19 @@ def twins(operations: Sequence[Operation]) -> list[Hashable]:
         for compare in operation.request.compares
         if compare.target is Target.VALUE
     }
-    return [_twin(operation, compared) for operation in operations]
+    written = Counter(pair for each in operations for pair in {(put.key, put.value) for put in puts(each)})
+    unique = frozenset(pair for pair, count in written.items() if count == 1)
+    return [_twin(operation, compared, unique) for operation in operations]
 
 
-def _twin(operation: Operation, compared: set[bytes]) -> Hashable:
+def _twin(operation: Operation, compared: set[bytes], unique: frozenset[tuple[bytes, bytes]]) -> Hashable:
     if operation.outcome is not Outcome.UNKNOWN or operation.seen_at:
         return None
     if any(put.key in compared for put in puts(operation)):
         return None
     request = operation.request
+    if not all((put.key, put.value) in unique for put in puts(operation)):
+        return request
     if isinstance(request, Put):
         return replace(request, value=b"")
     if isinstance(request, Txn):

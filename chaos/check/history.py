@@ -179,7 +179,11 @@ class Operation:
     @property
     def is_stale_read(self) -> bool:
         """Whether the member that was asked may answer from an older state."""
-        return isinstance(self.request, Range) and self.request.serializable
+        request = self.request
+        if isinstance(request, Txn):  # of such reads only, or of nothing (etcd contract §4.6)
+            acts = request.success + request.failure
+            return all(isinstance(act, Range) and act.serializable for act in acts)
+        return isinstance(request, Range) and request.serializable
 
     @property
     def is_refusal(self) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from chaos.check import key_model, words
-from chaos.check.etcd_model import EtcdPart, keys_written
+from chaos.check.etcd_model import EtcdPart, Seen, keys_written
 from chaos.check.evidence import deletions, kvs_read, kvs_watched, with_evidence
 from chaos.check.history import Operation, Outcome, Watch
 from chaos.check.search import Budget, Found, Part, Verdict, search
@@ -54,12 +54,14 @@ class Model(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GlobalRevision:
-    """The etcd model of checkers contract §1.2. Nobody but the recorded clients may have written."""
+    """The etcd model of checkers contract §1.2. Nobody but the recorded clients may have written. With a
+    ``witness`` only orders count that agree with it."""
 
     start_revision: int = 1
+    witness: Seen | None = None
 
     def parts(self, operations: Sequence[Operation], gone: Gone) -> Iterable[Part[Any]]:
-        return [EtcdPart(operations, self.start_revision, gone)]
+        return [EtcdPart(operations, self.start_revision, gone, self.witness)]
 
 
 @dataclass(frozen=True, slots=True)

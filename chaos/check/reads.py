@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from math import inf
 
 from chaos.check import words
-from chaos.check.history import Found, Operation, Outcome, Range
+from chaos.check.etcd_model import revision_made
+from chaos.check.history import COMPACTED, FUTURE_REVISION, Compact, Found, Operation, Outcome, Range
 from chaos.check.replay import Replay
 
 
@@ -25,9 +29,12 @@ def check_reads(operations: Iterable[Operation], replay: Replay | None) -> list[
     A client that reconnected to a restarted member must have a new number: what a member had applied and not yet
     stored it may show later again.
     """
+    operations = sorted(operations, key=lambda each: each.call)
     told = [each for each in operations if each.outcome is Outcome.OK and isinstance(each.request, Range)]
-    told.sort(key=lambda each: each.call)
-    found = list(_going_back(told))
+    found = list(_going_back(operations))
+    found += _out_of_time(operations)
+    if replay is not None:
+        found += _refused(operations)
     for operation in told:
         request, answer = operation.request, operation.answer
         assert isinstance(request, Range)
@@ -55,11 +62,47 @@ def _old(asked: Range, shown: int, result: Found, replay: Replay) -> Iterator[st
 
 
 def _going_back(operations: Iterable[Operation]) -> Iterator[ReadViolation]:
+    """Any answer shows how far its member was; headers of old and stale reads too."""
     newest: dict[tuple[int, str], int] = {}
     for operation in operations:
-        assert operation.answer is not None
-        place, revision = (operation.client, operation.endpoint), operation.answer.revision
-        if revision < newest.get(place, revision):
-            text = f"the same member showed revision {newest[place]} to the same client before"
+        place, request = (operation.client, operation.endpoint), operation.request
+        known = newest.get(place, 0)
+        if operation.error == FUTURE_REVISION and isinstance(request, Range) and request.revision <= known:
+            yield ReadViolation(operation, f"the same member showed revision {known} to the same client before")
+        if operation.answer is None or not operation.answer.revision:
+            continue
+        revision = operation.answer.revision
+        if place in newest and revision < known:
+            text = f"the same member showed revision {known} to the same client before"
             yield ReadViolation(operation, text)
         newest[place] = max(revision, newest.get(place, revision))
+
+
+def _out_of_time(operations: Sequence[Operation]) -> Iterator[ReadViolation]:
+    """No revision is shown before its write was called; and once shown, whoever reads the latest state sees it."""
+    answered = [(each, each.end, each.answer.revision) for each in operations
+                if each.answer is not None and each.answer.revision and each.end is not None]  # fmt: skip
+    made = sorted((revision, each.call) for each, _, _ in answered if (revision := revision_made(each)))
+    calls = list(accumulate((call for _, call in made), max))
+    for operation, end, revision in answered:
+        place = bisect_right(made, (revision, inf)) - 1
+        if place >= 0 and calls[place] > end:
+            yield ReadViolation(operation, "a write up to that revision was called only after this answer")
+    told = sorted((end, revision) for _, end, revision in answered)
+    shown = list(accumulate((revision for _, revision in told), max))
+    for operation, _, revision in answered:
+        place = bisect_left(told, (operation.call, 0)) - 1
+        if place >= 0 and not operation.is_stale_read and revision < shown[place]:
+            yield ReadViolation(operation, f"somebody had been shown revision {shown[place]} before it was called")
+
+
+def _refused(operations: Sequence[Operation]) -> Iterator[ReadViolation]:
+    """Nothing is refused as compacted that nobody can have compacted by then."""
+    asked = [(each.call, each.request.revision) for each in operations
+             if isinstance(each.request, Compact) and each.outcome is not Outcome.FAILED]  # fmt: skip
+    for operation in operations:
+        request, end = operation.request, operation.end
+        if not (isinstance(request, Range) and request.serializable and operation.error == COMPACTED and end):
+            continue
+        if not any(call <= end and to > request.revision for call, to in asked):
+            yield ReadViolation(operation, "nobody had asked for a compaction of that revision")

@@ -80,10 +80,16 @@ class Replay:
 
     def changes(self, revision: int) -> Iterator[Event]:
         """All events of one revision, in the order of keys."""
-        before, after = self.state(revision - 1).slots, self.state(revision).slots
-        for key, old, new in zip(self.model.keys, before, after, strict=True):
-            if old is not new and old != new:
-                yield _event(key, old, new, revision)
+        return changes(self.model.keys, self.state(revision - 1).slots, self.state(revision).slots, revision)
+
+
+def changes(
+    keys: Sequence[bytes], before: Sequence[Slot | None], after: Sequence[Slot | None], revision: int
+) -> Iterator[Event]:
+    """The events between two states, in the order of keys."""
+    for key, old, new in zip(keys, before, after, strict=True):
+        if old is not new and old != new:
+            yield _event(key, old, new, revision)
 
 
 def _event(key: bytes, old: Slot | None, new: Slot | None, revision: int) -> Event:

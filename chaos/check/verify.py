@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from chaos.check.history import History, Outcome
@@ -12,7 +12,9 @@ from chaos.check.linearizability import Budget, GlobalRevision, PerKey, Result, 
 from chaos.check.reads import ReadViolation, check_reads
 from chaos.check.replay import Replay, compactions_asked
 from chaos.check.watch import Oracle, Violation, check_watches
+from chaos.check.witness import Witness
 
+DISAGREED: Final = "some order of the answers is legal, but none agrees with all that watches and old reads showed"
 _SHOWN: Final = 10
 """Violations of one kind that a report spells out."""
 
@@ -39,7 +41,7 @@ class Report:
         yield f"linearizable ({self.model}): {result.verdict} after {result.steps} steps"
         if result.explanation:
             yield result.explanation
-        if result.verdict is Verdict.ILLEGAL:
+        if result.verdict is Verdict.ILLEGAL and result.explanation != DISAGREED:
             yield "watches and old reads: checked without an oracle, as there is no legal order"
         yield f"watch guarantees: {_summary(self.watches)}"
         yield from (f"  {each}" for each in self.watches[:_SHOWN])
@@ -55,20 +57,37 @@ def _summary(found: tuple[object, ...]) -> str:
 def verify(history: History, budget: Budget) -> Report:
     """Check everything that a history lets check. Raises HistoryError for one that is none."""
     setting, operations = history.setting, history.operations
-    model = GlobalRevision(setting.start_revision) if setting.exclusive else PerKey()
-    result = check(model, operations, budget, history.watches)
-    replay = None
-    if setting.exclusive and result.verdict is Verdict.OK:
-        replay = Replay(result.prefix, setting.start_revision, result.leftover)
-    elif result.verdict is Verdict.UNKNOWN:
+    replay, agreed = None, True
+    if setting.exclusive:
+        result, agreed = _ordered(history, budget)
+        if result.verdict is Verdict.OK:
+            replay = Replay(result.prefix, setting.start_revision, result.leftover)
+    else:
+        result = check(PerKey(), operations, budget, history.watches)
+    if setting.exclusive and result.verdict is Verdict.UNKNOWN:
         narrow = check(PerKey(), operations, budget, history.watches)
         result = narrow if narrow.verdict is Verdict.ILLEGAL else result
     oracle = Oracle(replay, compactions_asked(operations), history.ending)
     watches = tuple(check_watches(history.watches, oracle))
     reads = tuple(check_reads(operations, replay))
+    if result.verdict is Verdict.OK and not (agreed or watches or reads):
+        result = replace(result, verdict=Verdict.ILLEGAL, explanation=DISAGREED)
     verdict = Verdict.ILLEGAL if watches or reads else result.verdict
     name = "whole store, with its revision" if setting.exclusive else "each key alone"
     return Report(verdict, result, name, watches, reads, _counts(history))
+
+
+def _ordered(history: History, budget: Budget) -> tuple[Result, bool]:
+    """The order that everything else is judged by, and whether it agrees with what watches and old reads showed.
+
+    Where none does, any legal order is taken, so that the report can say what is wrong with which answer.
+    """
+    start, operations = history.setting.start_revision, history.operations
+    witness = Witness(start, operations, history.watches)
+    result = check(GlobalRevision(start, witness), (*operations, witness.end), budget, history.watches)
+    if result.verdict is not Verdict.ILLEGAL:
+        return result, True
+    return check(GlobalRevision(start), operations, budget, history.watches), False
 
 
 def _counts(history: History) -> dict[str, int]:

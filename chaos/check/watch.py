@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import groupby, pairwise
 
 from chaos.check import words
 from chaos.check.history import Ending, Event, KeyValue, Watch, WatchRequest, WatchResponse
@@ -169,6 +170,10 @@ def _start(stream: _Stream) -> Iterator[_Finding]:
     """Starts in the past, in what is compacted, and in the future."""
     start = stream.asked.start_revision
     if not start:
+        now = stream.created.revision if stream.created is not None else 0
+        for event in stream.events:
+            if event.revision <= now:
+                yield Guarantee.RELIABLE, f"it starts behind revision {now} and got {describe(event)}"
         return
     for event in stream.events:
         if event.revision < start:
@@ -199,7 +204,8 @@ def _is_future(stream: _Stream) -> bool:
 
 def _cancelled(stream: _Stream) -> Iterator[_Finding]:
     """A watch is cancelled for compaction only if what it needs next may have been compacted."""
-    needed = stream.asked.start_revision
+    created = stream.created
+    needed = stream.asked.start_revision or (created.revision + 1 if created is not None else 0)
     for response in stream.responses:
         if response.events:
             needed = response.events[-1].revision + 1
@@ -209,7 +215,7 @@ def _cancelled(stream: _Stream) -> Iterator[_Finding]:
             to = response.compact_revision
             if to not in stream.oracle.compactions:
                 yield Guarantee.CANCELED, f"it was cancelled for a compaction to {to} that nobody asked for"
-            elif needed > to:
+            elif needed >= to:
                 yield Guarantee.CANCELED, f"it was cancelled for a compaction to {to}, and needs only {needed} on"
 
 
@@ -270,6 +276,10 @@ def _delivered(stream: _Stream) -> Iterator[_Finding]:
         return
     told = [event.revision for event in stream.events]
     told += [response.revision for response in stream.responses if response.is_progress]
+    if stream.asked.start_revision:
+        told.append(stream.asked.start_revision - 1)
+    elif stream.created is not None:
+        told.append(stream.created.revision)
     last = max(told, default=0)
     if last < ending.revision:
         yield (
@@ -295,6 +305,33 @@ def _disagreements(streams: Sequence[_Stream]) -> Iterator[Violation]:
             if (known.is_put, known.kv) != (event.is_put, event.kv):
                 text = f"it got {_full(event)}; watch {number} got {_full(known)}"
                 yield Violation(Guarantee.AGREEMENT, stream.asked.number, text)
+    yield from _reordered(streams)
+
+
+def _reordered(streams: Sequence[_Stream]) -> Iterator[Violation]:
+    """All watches show the changes of one revision in the order of the one that shows most of them."""
+    most: dict[int, tuple[int, list[bytes]]] = {}
+    for stream in streams:
+        for revision, keys in _by_revision(stream):
+            if len(keys) > len(most.get(revision, (0, ()))[1]):
+                most[revision] = (stream.asked.number, keys)
+    places = {revision: {key: place for place, key in enumerate(keys)} for revision, (_, keys) in most.items()}
+    for stream in streams:
+        for revision, keys in _by_revision(stream):
+            place = places[revision]
+            for one, other in pairwise(key for key in keys if key in place):
+                if place[one] > place[other]:
+                    text = f"it got {words.text(one)} before {words.text(other)} of revision {revision}"
+                    text += f"; watch {most[revision][0]} the other way round"
+                    yield Violation(Guarantee.AGREEMENT, stream.asked.number, text)
+
+
+def _by_revision(stream: _Stream) -> Iterator[tuple[int, list[bytes]]]:
+    """The keys of each revision with several changes, as the stream showed them."""
+    for revision, events in groupby(stream.events, key=lambda event: event.revision):
+        keys = [event.kv.key for event in events]
+        if len(keys) > 1:
+            yield revision, keys
 
 
 _RULES: tuple[Callable[[_Stream], Iterator[_Finding]], ...] = (

@@ -210,7 +210,7 @@ class Watched:
 def whole_history(seed: int, count: int = 100) -> History:
     """Operations, stale reads and watches, all as they should be."""
     random = Random(seed)
-    store = Simulated(random)
+    store = Simulated(random, lost=random.choice((0.05, 0.3)))
     store.run(count)
     shown = Watched(random, store)
     reads = [shown.read(10_000 + number) for number in range(20)]

@@ -235,6 +235,12 @@ def test_the_header_of_a_revocation_may_be_newer_than_its_effect(model: Model) -
     accepted(model, granted, leased, op(5, 9, Compact(2), DONE, 3), put(5, 8, "a", "y", 3))
 
 
+@BOTH
+def test_a_lost_write_of_a_value_that_others_wrote_too_is_no_twin(model: Model) -> None:
+    lost = put(3, None, "a", "z"), put(4, None, "a", "y")
+    accepted(model, put(1, 2, "a", "y", 2), *lost, get(5, 6, "a", kv("a", "y", 3, 2, 2), 3))
+
+
 def test_the_header_of_a_compaction_is_not_older_than_its_effect() -> None:
     rejected(GlobalRevision(), op(3, 4, Compact(2), DONE, 1), put(1, 2, "a", "x", 2))
 

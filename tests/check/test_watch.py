@@ -9,22 +9,29 @@ from pathlib import Path
 import pytest
 
 from chaos.check.history import (
+    COMPACTED as COMPACTED_ERROR,
+)
+from chaos.check.history import (
+    FUTURE_REVISION,
+    Answer,
     Compact,
     Delete,
     Ending,
     Event,
     Found,
+    Grant,
     History,
     KeyValue,
     Operation,
     Put,
     Range,
+    Revoke,
     Setting,
     Txn,
     Watch,
 )
 from chaos.check.linearizability import Budget, Verdict
-from chaos.check.verify import Report, verify
+from chaos.check.verify import DISAGREED, Report, verify
 from chaos.check.watch import Guarantee
 from tests.check.build import (
     DONE,
@@ -84,6 +91,13 @@ def rejected(broken: Watch, guarantee: Guarantee, *words: str, writes: Sequence[
     assert report.verdict is Verdict.ILLEGAL
     for word in words:
         assert word in report.watches[0].explanation
+
+
+def impossible(*watches: Watch, writes: Sequence[Operation]) -> None:
+    """No order agrees with everything that was shown."""
+    report = verify(History(Setting(), tuple(writes), watches), Budget(steps=10_000))
+    assert report.linearizability.explanation == DISAGREED
+    assert report.verdict is Verdict.ILLEGAL
 
 
 def test_a_complete_stream_is_right() -> None:
@@ -244,6 +258,21 @@ def test_a_cancellation_needs_a_reason() -> None:
     rejected(watch(stream, start=4), Guarantee.CANCELED, "needs only 7 on", writes=COMPACTED)
 
 
+def test_a_cancellation_needs_a_start_before_the_compacted_revision() -> None:
+    """etcd still serves that one, and of course everything from now on."""
+    last = put(15, 16, "e", "e", 8)
+    gone = watch((created(7), cancelled(4)), start=4)
+    rejected(gone, Guarantee.CANCELED, "needs only 4 on", writes=(*COMPACTED, last))
+    rejected(watch((created(7), cancelled(4))), Guarantee.CANCELED, "needs only 8 on", writes=(*COMPACTED, last))
+
+
+def test_a_run_may_end_with_a_watch_that_began_at_its_end() -> None:
+    at_the_end = Ending(6, (1,))
+    for whole in (watch((created(6),)), watch((created(6),), start=7)):
+        assert judged(whole, ending=at_the_end).verdict is Verdict.OK
+    assert judged(watch((created(5),)), ending=at_the_end).verdict is Verdict.ILLEGAL
+
+
 def test_nothing_comes_after_a_cancellation() -> None:
     rejected(watch((created(1), batch(E2), cancelled(), batch(bare(E3)))), Guarantee.CANCELED, "and then got")
 
@@ -353,6 +382,113 @@ def test_reading_what_is_compacted_is_found() -> None:
     read = op(15, 16, Range(b"a", revision=2, serializable=True), Found((X,), 1), 7)
     report = judged(writes=(*COMPACTED, read))
     assert "compacted (to 4), so it had to be refused" in report.reads[0].explanation
+
+
+GRANTED = (op(1, 2, Grant(7, 60), DONE, 1), op(1, 2, Grant(8, 60), DONE, 1))
+LEASED = (op(3, 4, Put(b"a", b"x", 7), DONE, 2), op(5, 6, Put(b"b", b"y", 8), DONE, 3))
+REVOKED = (*GRANTED, *LEASED, op(7, 20, Revoke(7), DONE, 5), op(8, 20, Revoke(8), DONE, 5))
+"""Two revocations that overlap, each told the last revision: which came first only others can say."""
+BOTH = op(1, 2, Txn((), (Put(b"a", b"x"), Put(b"b", b"b"))), op_result(2), 2)
+LOST = (put(1, 2, "a", "x", 2), put(3, None, "a", "y"), put(3, None, "b", "z"), put(5, 6, "c", "w", 4))
+"""Either of the two lost writes may have made revision 3."""
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_an_order_is_chosen_that_agrees_with_what_watches_showed(first: str) -> None:
+    last = "ab".replace(first, "")
+    accepted(watch((created(3), batch(deletion(first, 4)), batch(deletion(last, 5)))), writes=REVOKED)
+    accepted(watch((created(3), batch(deletion(first, 4)))), writes=REVOKED)
+    gone = (watch((created(3), batch(deletion("a", 4)))), watch((created(3), batch(deletion("b", 4))), number=2))
+    assert judged(*gone, writes=REVOKED).verdict is Verdict.ILLEGAL, "and the watches with one another"
+
+
+def test_an_order_is_chosen_that_agrees_with_what_old_reads_showed() -> None:
+    for key, lease, mod in (("a", 7, 2), ("b", 8, 3)):
+        value = "x" if key == "a" else "y"
+        found = Found((replace(kv(key, value, mod), lease=lease),), 1)
+        accepted(writes=(*REVOKED, op(21, 22, Range(b"a", b"z", revision=4), found, 5)))
+    accepted(writes=(*LOST, op(7, 8, Range(b"a", revision=3), Found((X,), 1), 4)))
+
+
+def test_what_a_watch_did_not_show_was_another_write() -> None:
+    accepted(watch((created(1), batch(E2), progress(4)), key="a", end=""), writes=LOST)
+    x, b, c = kv("a", "x", 2), kv("b", "b", 2), kv("c", "c", 4)
+    shown = watch((created(1), batch(event(x), event(b)), batch(deletion("b", 3)), batch(event(c))))
+    for other in (Txn((), (Put(b"a", b"v"), Delete(b"b"))), Delete(b"a", b"z")):
+        lost = op(3, None, other), op(4, None, Delete(b"b"))
+        accepted(shown, writes=(BOTH, *lost, put(5, 6, "c", "c", 4)))
+
+
+def test_later_events_say_which_write_came_before() -> None:
+    """By the previous version, or by counting."""
+    two = (put(1, 2, "a", "x", 2), put(3, None, "a", "y1"), put(3, None, "a", "y2"), put(5, 6, "a", "z", 4))
+    shown = event(kv("a", "z", 4, 3, 2), kv("a", "y2", 3, 2, 2))
+    accepted(watch((created(3), batch(shown)), prev_kv=True), writes=two)
+    other = (put(1, 2, "a", "x", 2), put(3, None, "a", "y"), put(3, None, "b", "z"), put(5, 6, "a", "w", 4))
+    accepted(watch((created(3), batch(event(kv("a", "w", 4, 2, 2))))), writes=other)
+
+
+def test_the_last_revision_may_be_that_of_a_lost_write() -> None:
+    lost = (GRANTED[0], put(3, 4, "c", "c", 2), op(5, None, Put(b"b", b"b", 7)), op(6, 9, Revoke(7), DONE, 4))
+    b = replace(kv("b", "b", 3), lease=7)
+    accepted(watch((created(2), batch(event(b)), batch(deletion("b", 4)))), writes=lost)
+
+
+def test_what_nobody_wrote_is_found_after_the_last_revision_too() -> None:
+    wrote = (put(1, 2, "a", "x", 2), put(3, None, "b", "y"))
+    for ghost in (event(kv("a", "ghost", 3, 2, 2)), deletion("a", 3)):
+        impossible(watch((created(1), batch(E2), batch(ghost))), writes=wrote)
+    stale = op(5, 6, Range(b"a", serializable=True), Found((kv("a", "ghost", 3, 2, 2),), 1), 3)
+    impossible(writes=(*wrote, stale))
+
+
+def test_a_revision_that_no_write_can_have_made_is_found() -> None:
+    wrote = (put(1, 2, "a", "x", 2), put(3, None, "a", "y"))
+    impossible(watch((created(1), batch(E2), batch(bare(E3)), progress(4))), writes=wrote)
+    idle = (put(1, 2, "a", "x", 2), op(3, None, Grant(7, 60)), op(3, None, Compact(2)))
+    impossible(watch((created(1), batch(E2), progress(4))), writes=idle)
+    header = (put(1, 2, "a", "x", 2), op(3, 4, Grant(7, 60), DONE, 1000), put(5, 6, "a", "y", 3))
+    assert verify(History(Setting(), header), Budget(steps=10_000)).verdict is Verdict.ILLEGAL
+
+
+def test_a_watch_from_now_gets_nothing_of_the_past() -> None:
+    rejected(watch((created(2), batch(E2))), Guarantee.RELIABLE, "starts behind revision 2")
+
+
+def test_two_watches_show_the_changes_of_a_revision_in_one_order() -> None:
+    one = watch((created(3), batch(E4B, E4C)))
+    other = watch((created(3), batch(E4C, E4B)), number=2)
+    report = judged(one, other)
+    assert [each.guarantee for each in report.watches] == [Guarantee.AGREEMENT]
+    assert "got c before b of revision 4; watch 1 the other way round" in report.watches[0].explanation
+
+
+def test_a_read_is_refused_as_compacted_only_if_somebody_compacted() -> None:
+    old = op(15, 16, Range(b"a", revision=2, serializable=True), error=COMPACTED_ERROR)
+    assert judged(writes=(*COMPACTED, old)).verdict is Verdict.OK
+    assert "nobody had asked" in judged(writes=(*WRITES, old)).reads[0].explanation
+    early = op(1, 2, Range(b"a", revision=2, serializable=True), error=COMPACTED_ERROR)
+    assert judged(writes=(*COMPACTED, early)).verdict is Verdict.ILLEGAL
+
+
+def test_a_member_does_not_forget_what_it_has_shown_a_client() -> None:
+    def stale(call: int, revision: int, shown: int, error: str = "") -> Operation:
+        asked = Range(b"a", revision=revision, serializable=True)
+        return op(call, call + 1, asked, Found((Y,), 1), shown, 1, "m1", error)
+
+    future = (stale(11, 0, 3), stale(13, 3, 0, FUTURE_REVISION))
+    assert "showed revision 3" in judged(writes=(*WRITES, *future)).reads[0].explanation
+    wrote = op(1, 2, Put(b"a", b"x"), DONE, 2, 1, "m1")
+    read = op(3, 4, Range(b"a", serializable=True), Found(), 1, 1, "m1")
+    assert "showed revision 2" in judged(writes=(wrote, read)).reads[0].explanation
+    untold = (stale(11, 0, 3), replace(stale(13, 0, 3), answer=Answer(0, Found((Y,), 1))))
+    assert judged(writes=(*WRITES, *untold)).reads == (), "a header that was not recorded says nothing"
+
+
+def test_a_revision_is_not_shown_before_its_write_was_asked_for() -> None:
+    early = op(1, 2, Range(b"a", serializable=True), Found((X,), 1), 2)
+    report = judged(writes=(early, put(3, 4, "a", "x", 2)))
+    assert "called only after this answer" in report.reads[0].explanation
 
 
 def test_without_a_legal_order_streams_are_still_checked() -> None:

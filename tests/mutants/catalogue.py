@@ -205,6 +205,10 @@ MUTANTS: Final = (
         "a leader that lost its quorum stays", RAFT + "leader.py",
         "if not self.tracker.quorum_active(self.id):", "if False:", (CHECK_QUORUM, DRIVER),
     ),
+    Mutant(
+        "a snapshot is applied backwards", RAFT + "membership.py", "if snapshot.index <= self.log.committed:",
+        "if False:", ("tests/raft/test_snapshots.py",),
+    ),
     # the driver and what is around it
     Mutant(
         "M2: messages leave before the log is synced", "raft/logwriter.py",

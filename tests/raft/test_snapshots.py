@@ -112,6 +112,16 @@ def test_uc092_unneeded_snapshot_is_ignored() -> None:
     assert raft.log.unstable.snapshot is None
 
 
+def test_a_snapshot_from_before_the_log_begins_is_ignored() -> None:
+    """It was late: the node has taken over a newer one, and holds nothing by which to tell that the logs match."""
+    raft = new_raft(1, (1, 2, 3))
+    assert raft.restore(ELEVEN)
+    apply(raft)
+    assert not raft.restore(Snapshot(5, 3, ConfState((1, 2))))
+    assert (raft.log.committed, raft.log.last_index) == (11, 11)
+    assert raft.tracker.config.conf_state() == ELEVEN.conf_state
+
+
 def test_a_snapshot_that_does_not_name_this_node_is_ignored() -> None:
     raft = new_raft(1, (1, 2))
     assert not raft.restore(Snapshot(11, 11, ConfState((2, 3))))

@@ -211,12 +211,14 @@ def keys_written(operations: Iterable[Operation]) -> set[bytes]:
 
 
 class Seen(Protocol):
-    """What others saw of single revisions (chaos.check.witness)."""
+    """What others saw of single revisions (chaos.check.witness): ``newest`` is reached by operation ``end``."""
 
     newest: int
     end: Operation
 
-    def agrees(self, model: EtcdModel, before: State, after: State) -> bool: ...
+    def agrees(self, model: EtcdModel, before: State, after: State) -> bool:
+        """Whether a step from one revision to the next is the one that was seen."""
+        ...
 
 
 NOTHING: Final[Mapping[int, frozenset[bytes]]] = {}
@@ -224,7 +226,8 @@ NOTHING: Final[Mapping[int, frozenset[bytes]]] = {}
 
 class EtcdPart:
     """The whole history against the model: one part, because the revision is global. ``gone`` are keys known to
-    have been deleted, by revision: what an unknown operation did there must agree."""
+    have been deleted, by revision: what an unknown operation did there must agree. With a ``witness`` every step
+    must agree with it."""
 
     name = "the store"
 
@@ -235,8 +238,8 @@ class EtcdPart:
         gone: Mapping[int, frozenset[bytes]] = NOTHING,
         witness: Seen | None = None,
     ) -> None:
-        self._witness = witness
         self.operations = operations
+        self._witness = witness
         self.model = EtcdModel(keys_written(operations))
         self._gone = {revision: [self.model.place(key) for key in keys] for revision, keys in gone.items()}
         self._unknown_leases = Counter(
@@ -251,24 +254,20 @@ class EtcdPart:
         }
 
     def step(self, state: State, index: int) -> State | None:
-        operation = self.operations[index]
-        if self._witness is not None and operation is self._witness.end:
-            return state if state.revision >= self._witness.newest else None
+        operation, witness = self.operations[index], self._witness
+        if witness is not None and operation is witness.end:
+            return state if state.revision >= witness.newest else None
         seen = operation.exact_revision
         if seen and seen - state.revision not in _ADVANCE[operation.writes]:
             return None  # most candidates end here, before anything is computed
         after, expected = self.model.perform(state, operation.request)
-        if (
-            self._witness is not None
-            and after.revision > state.revision
-            and not self._witness.agrees(self.model, state, after)
-        ):
-            return None
         if operation.outcome is Outcome.UNKNOWN:
-            if after.revision == state.revision:
-                return after
-            return after if self._agrees(state, after, index) else None
-        return after if _fits(state, operation, expected) else None
+            fits = after.revision == state.revision or self._agrees(state, after, index)
+        else:
+            fits = _fits(state, operation, expected)
+        if fits and witness is not None and after.revision > state.revision:
+            fits = witness.agrees(self.model, state, after)  # last, as it costs the most
+        return after if fits else None
 
     def _agrees(self, before: State, after: State, index: int) -> bool:
         """Whether an unknown operation may have made this revision, as far as is known from others."""

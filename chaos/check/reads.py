@@ -32,7 +32,8 @@ def check_reads(operations: Iterable[Operation], replay: Replay | None) -> list[
     operations = sorted(operations, key=lambda each: each.call)
     told = [each for each in operations if each.outcome is Outcome.OK and isinstance(each.request, Range)]
     found = list(_going_back(operations))
-    found += _out_of_time(operations)
+    found += _too_early(operations)
+    found += _too_late(operations)
     if replay is not None:
         found += _refused(operations)
     for operation in told:
@@ -62,38 +63,51 @@ def _old(asked: Range, shown: int, result: Found, replay: Replay) -> Iterator[st
 
 
 def _going_back(operations: Iterable[Operation]) -> Iterator[ReadViolation]:
-    """Any answer shows how far its member was; headers of old and stale reads too."""
+    """Any answer shows how far its member was, that of a write or an old read too; 0 is a header not recorded."""
     newest: dict[tuple[int, str], int] = {}
     for operation in operations:
         place, request = (operation.client, operation.endpoint), operation.request
-        known = newest.get(place, 0)
-        if operation.error == FUTURE_REVISION and isinstance(request, Range) and request.revision <= known:
+        known = newest.get(place)
+        if operation.answer is not None and operation.answer.revision:
+            revision = operation.answer.revision
+            newest[place] = revision if known is None else max(revision, known)
+            is_back = known is not None and revision < known
+        else:
+            refused = (
+                request.revision if isinstance(request, Range) and operation.error == FUTURE_REVISION else inf
+            )
+            is_back = known is not None and refused <= known
+        if is_back:
             yield ReadViolation(operation, f"the same member showed revision {known} to the same client before")
-        if operation.answer is None or not operation.answer.revision:
-            continue
-        revision = operation.answer.revision
-        if place in newest and revision < known:
-            text = f"the same member showed revision {known} to the same client before"
-            yield ReadViolation(operation, text)
-        newest[place] = max(revision, newest.get(place, revision))
 
 
-def _out_of_time(operations: Sequence[Operation]) -> Iterator[ReadViolation]:
-    """No revision is shown before its write was called; and once shown, whoever reads the latest state sees it."""
-    answered = [(each, each.end, each.answer.revision) for each in operations
-                if each.answer is not None and each.answer.revision and each.end is not None]  # fmt: skip
-    made = sorted((revision, each.call) for each, _, _ in answered if (revision := revision_made(each)))
+def _too_early(operations: Sequence[Operation]) -> Iterator[ReadViolation]:
+    """No revision is shown before its write, and all writes before that, were called."""
+    made = sorted((revision, each.call) for each in operations if (revision := revision_made(each)))
     calls = list(accumulate((call for _, call in made), max))
-    for operation, end, revision in answered:
+    for operation, end, revision in _shown(operations):
         place = bisect_right(made, (revision, inf)) - 1
         if place >= 0 and calls[place] > end:
             yield ReadViolation(operation, "a write up to that revision was called only after this answer")
-    told = sorted((end, revision) for _, end, revision in answered)
-    shown = list(accumulate((revision for _, revision in told), max))
-    for operation, _, revision in answered:
-        place = bisect_left(told, (operation.call, 0)) - 1
-        if place >= 0 and not operation.is_stale_read and revision < shown[place]:
-            yield ReadViolation(operation, f"somebody had been shown revision {shown[place]} before it was called")
+
+
+def _too_late(operations: Sequence[Operation]) -> Iterator[ReadViolation]:
+    """Once a revision was shown to anybody, whoever reads the latest state sees it."""
+    told = sorted((end, revision) for _, end, revision in _shown(operations))
+    newest = list(accumulate((revision for _, revision in told), max))
+    for operation, _, revision in _shown(operations):
+        place = bisect_left(told, (operation.call, -inf)) - 1
+        if place >= 0 and not operation.is_stale_read and revision < newest[place]:
+            yield ReadViolation(
+                operation, f"somebody had been shown revision {newest[place]} before it was called"
+            )
+
+
+def _shown(operations: Iterable[Operation]) -> Iterator[tuple[Operation, int, int]]:
+    """What was answered, when, and at which revision."""
+    for operation in operations:
+        if operation.end is not None and operation.answer is not None and operation.answer.revision:
+            yield operation, operation.end, operation.answer.revision
 
 
 def _refused(operations: Sequence[Operation]) -> Iterator[ReadViolation]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from chaos.check.history import History, Outcome
@@ -14,14 +14,17 @@ from chaos.check.replay import Replay, compactions_asked
 from chaos.check.watch import Oracle, Violation, check_watches
 from chaos.check.witness import Witness
 
-DISAGREED: Final = "some order of the answers is legal, but none agrees with all that watches and old reads showed"
 _SHOWN: Final = 10
 """Violations of one kind that a report spells out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``verdict`` is ILLEGAL if anything was violated, UNKNOWN if nothing was but the search ran out of budget."""
+    """``verdict`` is ILLEGAL if anything was violated, UNKNOWN if nothing was but the search ran out of budget.
+
+    ``agreed_to`` is None where some order agrees with all that watches and old reads showed, or none was
+    looked for; where none does, it is the revision at which the longest one ends that agrees so far.
+    """
 
     verdict: Verdict
     linearizability: Result
@@ -29,6 +32,7 @@ class Report:
     watches: tuple[Violation, ...] = ()
     reads: tuple[ReadViolation, ...] = ()
     counts: dict[str, int] = field(default_factory=dict)
+    agreed_to: int | None = None
 
     def lines(self) -> Iterator[str]:
         """The report for people."""
@@ -41,8 +45,10 @@ class Report:
         yield f"linearizable ({self.model}): {result.verdict} after {result.steps} steps"
         if result.explanation:
             yield result.explanation
-        if result.verdict is Verdict.ILLEGAL and result.explanation != DISAGREED:
+        if result.verdict is Verdict.ILLEGAL:
             yield "watches and old reads: checked without an oracle, as there is no legal order"
+        elif self.agreed_to is not None:
+            yield f"no order agrees with all that watches and old reads showed beyond revision {self.agreed_to}"
         yield f"watch guarantees: {_summary(self.watches)}"
         yield from (f"  {each}" for each in self.watches[:_SHOWN])
         yield f"old and stale reads: {_summary(self.reads)}"
@@ -57,9 +63,9 @@ def _summary(found: tuple[object, ...]) -> str:
 def verify(history: History, budget: Budget) -> Report:
     """Check everything that a history lets check. Raises HistoryError for one that is none."""
     setting, operations = history.setting, history.operations
-    replay, agreed = None, True
+    replay, agreed_to = None, None
     if setting.exclusive:
-        result, agreed = _ordered(history, budget)
+        result, agreed_to = _ordered(history, budget)
         if result.verdict is Verdict.OK:
             replay = Replay(result.prefix, setting.start_revision, result.leftover)
     else:
@@ -70,24 +76,24 @@ def verify(history: History, budget: Budget) -> Report:
     oracle = Oracle(replay, compactions_asked(operations), history.ending)
     watches = tuple(check_watches(history.watches, oracle))
     reads = tuple(check_reads(operations, replay))
-    if result.verdict is Verdict.OK and not (agreed or watches or reads):
-        result = replace(result, verdict=Verdict.ILLEGAL, explanation=DISAGREED)
-    verdict = Verdict.ILLEGAL if watches or reads else result.verdict
+    verdict = Verdict.ILLEGAL if watches or reads or agreed_to is not None else result.verdict
     name = "whole store, with its revision" if setting.exclusive else "each key alone"
-    return Report(verdict, result, name, watches, reads, _counts(history))
+    return Report(verdict, result, name, watches, reads, _counts(history), agreed_to)
 
 
-def _ordered(history: History, budget: Budget) -> tuple[Result, bool]:
-    """The order that everything else is judged by, and whether it agrees with what watches and old reads showed.
+def _ordered(history: History, budget: Budget) -> tuple[Result, int | None]:
+    """The order that everything else is judged by: one that agrees with what watches and old reads showed.
 
-    Where none does, any legal order is taken, so that the report can say what is wrong with which answer.
+    Where none does, any legal order is taken, so that the report can say what is wrong with which answer; and the
+    revision is returned up to which one agreed.
     """
     start, operations = history.setting.start_revision, history.operations
     witness = Witness(start, operations, history.watches)
     result = check(GlobalRevision(start, witness), (*operations, witness.end), budget, history.watches)
     if result.verdict is not Verdict.ILLEGAL:
-        return result, True
-    return check(GlobalRevision(start), operations, budget, history.watches), False
+        return result, None
+    agreed_to = Replay(result.prefix, start).last
+    return check(GlobalRevision(start), operations, budget, history.watches), agreed_to
 
 
 def _counts(history: History) -> dict[str, int]:

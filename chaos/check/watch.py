@@ -95,10 +95,13 @@ def reassembled(responses: Iterable[WatchResponse]) -> Iterator[WatchResponse]:
     """Responses whole again: a fragment continues in the next message, up to one that is none."""
     parts: tuple[Event, ...] = ()
     for response in responses:
-        parts += response.events
-        if not response.fragment:
-            yield replace(response, events=parts)
+        if response.fragment:
+            parts += response.events
+        elif parts:
+            yield replace(response, events=parts + response.events)
             parts = ()
+        else:
+            yield response
 
 
 def _shape(stream: _Stream) -> Iterator[_Finding]:

@@ -7,21 +7,30 @@ agrees with everything that was shown may be held against a store; and if none a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from chaos.check.etcd_model import EtcdModel, State
 from chaos.check.history import Answer, Event, Found, Operation, Outcome, Range, Watch, WatchRequest
 from chaos.check.replay import changes, wanted
 from chaos.check.watch import reassembled
 
-_Shown = dict[bytes, Event]
-_NOTHING = Range(b"")
+_Shown = Mapping[bytes, Event]
+_NO_EVENT: Final[_Shown] = {}
+_NOTHING: Final = Range(b"")
 """No key is empty, so whatever the store holds, this read finds nothing."""
 
 
 class Witness:
+    """Everything that was shown of the revisions after ``start_revision``. The search asks at each step.
+
+    ``newest`` is the newest revision that anybody was told of: it, or a later one, exists by ``end``, an operation
+    that belongs to the history as its last.
+    """
+
     def __init__(self, start_revision: int, operations: Sequence[Operation], watches: Sequence[Watch]) -> None:
-        self._limit = start_revision + len(operations)  # each makes one revision at most
+        self._first = start_revision + 1
+        self._last = start_revision + len(operations)  # each makes one revision at most
         self._watched: defaultdict[int, list[tuple[WatchRequest, _Shown]]] = defaultdict(list)
         self._read: defaultdict[int, list[tuple[Range, Found]]] = defaultdict(list)
         told = [start_revision]
@@ -38,22 +47,22 @@ class Witness:
         end = max((each.end or each.call for each in operations), default=0) + 1
         client = min((each.client for each in operations), default=0) - 1
         self.newest = max(told)
-        """The newest revision that anybody was told of, so it exists (or a later one) by the ``end``."""
         self.end = Operation(client, end, end + 1, _NOTHING, Outcome.OK, Answer(0, Found()))
 
     def _note_watch(self, watch: Watch) -> None:
+        """What it did not show of the revisions it was told of says as much as what it did."""
         responses = list(reassembled(watch.responses))
         created = next((each for each in responses if each.created), None)
         if created is None or created.canceled:
             return
-        shown: defaultdict[int, _Shown] = defaultdict(dict)
+        shown: dict[int, dict[bytes, Event]] = {}
         for response in responses:
             for event in response.events:
-                shown[event.revision][event.kv.key] = event
+                shown.setdefault(event.revision, {})[event.kv.key] = event
         last = max([*shown, *(each.revision for each in responses if each.is_progress)], default=0)
         first = watch.request.start_revision or created.revision + 1
-        for revision in range(first, min(last, self._limit) + 1):
-            self._watched[revision].append((watch.request, shown[revision]))
+        for revision in range(max(first, self._first), min(last, self._last) + 1):
+            self._watched[revision].append((watch.request, shown.get(revision, _NO_EVENT)))
 
     def agrees(self, model: EtcdModel, before: State, after: State) -> bool:
         """Whether the step from one revision to the next was shown like this, wherever it was shown."""
@@ -68,6 +77,7 @@ class Witness:
 
 
 def _is_shown(asked: WatchRequest, shown: _Shown, made: list[Event]) -> bool:
+    """Exactly what the watch asked for. A previous version that is missing may have been compacted."""
     due = [event for event in made if wanted(asked, event)]
     return len(due) == len(shown) and all(
         (got := shown.get(event.kv.key)) is not None

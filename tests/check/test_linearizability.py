@@ -189,6 +189,17 @@ def test_a_serializable_read_may_be_stale(model: Model) -> None:
     accepted(model, put(1, 2, "a", "x", 2), put(3, 4, "a", "y", 3), stale)
 
 
+@BOTH
+def test_a_transaction_of_serializable_reads_or_of_nothing_may_be_stale(model: Model) -> None:
+    stale, latest = Range(b"a", serializable=True), Range(b"a")
+    found = Found((kv("a", "x", 2),), 1)
+    writes = put(1, 2, "a", "x", 2), put(3, 4, "a", "y", 3)
+    accepted(model, *writes, op(5, 6, Txn((), ()), Chosen(True), 2))
+    accepted(model, *writes, op(5, 6, Txn((), (stale,)), Chosen(True, (found,)), 2))
+    both = op(5, 6, Txn((), (stale, latest)), Chosen(True, (found, found)), 2)
+    assert judged(model, *writes, both).verdict is Verdict.ILLEGAL
+
+
 def test_one_revision_for_two_writes_is_illegal() -> None:
     result = judged(GlobalRevision(), put(1, 2, "a", "x", 2), put(3, 4, "b", "y", 2))
     assert result.verdict is Verdict.ILLEGAL

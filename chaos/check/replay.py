@@ -28,6 +28,7 @@ class Replay:
         state = self.model.empty(start_revision)
         self.first = start_revision
         self._states = [state]
+        self._changes: dict[int, Sequence[Event]] = {}
         self._compactions: list[tuple[int, int]] = []  # (the store's revision at the latest, compacted to)
         for operation in order:
             state = self._do(state, operation)
@@ -78,9 +79,12 @@ class Replay:
         for revision in range(max(first, self.first + 1), min(last, self.last) + 1):
             yield from (event for event in self.changes(revision) if wanted(asked, event))
 
-    def changes(self, revision: int) -> Iterator[Event]:
-        """All events of one revision, in the order of keys."""
-        return changes(self.model.keys, self.state(revision - 1).slots, self.state(revision).slots, revision)
+    def changes(self, revision: int) -> Sequence[Event]:
+        """All events of one revision, in the order of keys; kept, because every watch asks for them."""
+        if revision not in self._changes:
+            before, after = self.state(revision - 1).slots, self.state(revision).slots
+            self._changes[revision] = tuple(changes(self.model.keys, before, after, revision))
+        return self._changes[revision]
 
 
 def changes(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
+from typing import Any
 
 from raft.core.types import HardState, Message, Snapshot
 from raft.log import DurableLog, LogWrite
@@ -74,7 +75,7 @@ class LogWriter:
             if any(write.must_sync(self.hard_state) for write in writes):
                 self.since = self._clock()
                 begun = self._log.write(writes)
-                self._under_way = begun if isinstance(begun, asyncio.Future) else self._group.create_task(begun)
+                self._under_way = begun if isinstance(begun, asyncio.Future) else _begin(begun, self._group)
                 self._under_way.add_done_callback(partial(self._written, batch, writes))
             else:
                 self._stored(batch, writes)
@@ -117,3 +118,12 @@ class LogWriter:
         self._stored(batch[-1:], writes[-1:])
         self._under_way = None
         self.write_next()
+
+
+def _begin(write: Coroutine[Any, Any, None], group: asyncio.TaskGroup) -> asyncio.Task[None]:
+    """Raises RuntimeError when the group is ending, as a part of the member has failed: nothing is written then."""
+    try:
+        return group.create_task(write)
+    except RuntimeError:
+        write.close()
+        raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -145,6 +146,19 @@ async def test_after_a_write_that_failed_nothing_is_told_or_written() -> None:
         await turns()
         owner.writer.write_next()
         assert (owner.failures, owner.told, len(log.asked)) == ([failed], [], 1)
+
+
+async def test_a_write_that_the_end_overtakes_is_not_left_behind() -> None:
+    """The member is ending because another of its parts failed; filterwarnings turns what is never awaited into a
+    failure."""
+    owner = Owner(Log(as_task=True))
+    async with asyncio.TaskGroup() as group:
+        owner.writer.start(group)
+    owner.writer.add(entry(1))
+    with pytest.raises(RuntimeError, match="finished"):
+        owner.writer.write_next()
+    gc.collect()
+    assert owner.told == []
 
 
 @pytest.mark.parametrize("as_task", [False, True])

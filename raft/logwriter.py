@@ -121,7 +121,7 @@ class LogWriter:
 
 
 def _begin(write: Coroutine[Any, Any, None], group: asyncio.TaskGroup) -> asyncio.Task[None]:
-    """Raises RuntimeError when the group is ending, as a part of the member has failed: nothing is written then."""
+    """Raises RuntimeError when the group is ending, since a part of the member has failed: nothing is written."""
     try:
         return group.create_task(write)
     except RuntimeError:

@@ -66,18 +66,16 @@ def _going_back(operations: Iterable[Operation]) -> Iterator[ReadViolation]:
     """Any answer shows how far its member was, that of a write or an old read too; 0 is a header not recorded."""
     newest: dict[tuple[int, str], int] = {}
     for operation in operations:
-        place, request = (operation.client, operation.endpoint), operation.request
+        place, request, answer = (operation.client, operation.endpoint), operation.request, operation.answer
         known = newest.get(place)
-        if operation.answer is not None and operation.answer.revision:
-            revision = operation.answer.revision
-            newest[place] = revision if known is None else max(revision, known)
-            is_back = known is not None and revision < known
+        if answer is not None and answer.revision:
+            shown = answer.revision
+            newest[place] = shown if known is None else max(shown, known)
+        elif isinstance(request, Range) and operation.error == FUTURE_REVISION:
+            shown = request.revision - 1  # or less
         else:
-            refused = (
-                request.revision if isinstance(request, Range) and operation.error == FUTURE_REVISION else inf
-            )
-            is_back = known is not None and refused <= known
-        if is_back:
+            continue
+        if known is not None and shown < known:
             yield ReadViolation(operation, f"the same member showed revision {known} to the same client before")
 
 

@@ -68,11 +68,11 @@ def verify(history: History, budget: Budget) -> Report:
         result, agreed_to = _ordered(history, budget)
         if result.verdict is Verdict.OK:
             replay = Replay(result.prefix, setting.start_revision, result.leftover)
+        elif result.verdict is Verdict.UNKNOWN:
+            narrow = check(PerKey(), operations, budget, history.watches)
+            result = narrow if narrow.verdict is Verdict.ILLEGAL else result
     else:
         result = check(PerKey(), operations, budget, history.watches)
-    if setting.exclusive and result.verdict is Verdict.UNKNOWN:
-        narrow = check(PerKey(), operations, budget, history.watches)
-        result = narrow if narrow.verdict is Verdict.ILLEGAL else result
     oracle = Oracle(replay, compactions_asked(operations), history.ending)
     watches = tuple(check_watches(history.watches, oracle))
     reads = tuple(check_reads(operations, replay))

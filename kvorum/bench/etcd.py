@@ -96,7 +96,7 @@ async def rates(system: System, clients: Sequence[int], seconds: float) -> Figur
         targets = {f"{count} clients": system.ports}
         if count == 1 and len(system.ports) > 1:
             leader, followers = await system.roles()
-            targets = {"1 client at the leader": leader, "1 client at a follower": followers[:1]}
+            targets = {"1 client at the leader": [leader], "1 client at a follower": followers[:1]}
         for name, ports in targets.items():
             rate = await drive(ports, count, "Put", _put_messages(), seconds)
             figures[f"puts, {name}", "/s"] = rate.per_s

@@ -95,15 +95,19 @@ class Process:
         request = rpc_pb2.RangeRequest(key=b"ready").SerializeToString()
         while time.monotonic() < deadline and self.running.returncode is None:
             with contextlib.suppress(OSError, LoadError, TimeoutError):
-                connection = await Connection.open(self.port)
-                try:
-                    await connection.ask(KV + "Range", request)
-                    return
-                finally:
-                    connection.close()
+                await self.ask(KV + "Range", request)
+                return
             await asyncio.sleep(_POLL_S)  # a process that starts tells nobody
         tail = self.log_file.read_text(errors="replace").splitlines()[-1:]
         raise UserError(f"{self.command[0]} does not serve: {''.join(tail)}")
+
+    async def ask(self, method: str, message: bytes) -> bytes:
+        """One call on a connection of its own. Raises LoadError, OSError, TimeoutError."""
+        connection = await Connection.open(self.port)
+        try:
+            return await connection.ask(method, message)
+        finally:
+            connection.close()
 
     def rss_bytes(self) -> int:
         assert self.running is not None
@@ -125,18 +129,15 @@ class System:
         for member in self.members:
             await member.ready()
 
-    async def roles(self) -> tuple[list[int], list[int]]:
-        """The ports of the leader (none while there is no leader) and of its followers."""
-        leading: dict[bool, list[int]] = {True: [], False: []}
-        for port in self.ports:
-            connection = await Connection.open(port)
-            try:
-                answer = await connection.ask(STATUS, b"")
-            finally:
-                connection.close()
-            status = rpc_pb2.StatusResponse.FromString(answer)
-            leading[status.leader == status.header.member_id].append(port)
-        return leading[True], leading[False]
+    async def roles(self) -> tuple[int, list[int]]:
+        """The ports of the leader and of its followers. Raises LoadError while there is no leader."""
+        ports: dict[bool, list[int]] = {True: [], False: []}
+        for member in self.members:
+            status = rpc_pb2.StatusResponse.FromString(await member.ask(STATUS, b""))
+            ports[status.leader == status.header.member_id].append(member.port)
+        if not ports[True]:
+            raise LoadError("no member leads")
+        return ports[True][0], ports[False]
 
 
 @contextlib.asynccontextmanager

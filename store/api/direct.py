@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -74,18 +75,17 @@ class DirectWrite:
             return False
         if call.carries(self._noticed) or api.replica.is_learner or not api.has_space(write.cost(request)):
             return False
-        pending = _Pending(self, call, request, began)
-        withdraw = api.replica.submit(field_bytes(write.tag, message), pending.done)
+        pending = _Pending(call, request, began)
+        withdraw = api.replica.submit(field_bytes(write.tag, message), partial(self._done, pending))
         if withdraw is None:
             return False
-        pending.withdraw = withdraw
-        call.gone = pending.gone
+        call.gone = partial(self._gone, pending, withdraw)
         api.observations.started[self._method] += 1
         return True
 
-    def finish(self, pending: _Pending, outcome: Any) -> None:
+    def _done(self, pending: _Pending, outcome: Any) -> None:
         """Answer a write that was applied or refused."""
-        call = pending.call
+        pending.applied, call = time.perf_counter(), pending.call
         try:
             code = self._answer(call, outcome)
         except Exception as error:  # whoever applies has nothing to do with it
@@ -94,8 +94,10 @@ class DirectWrite:
             call.refuse(code, str(error) or type(error).__name__)
         self._api.observations.end(self._method, pending, code, pending.request)
 
-    def give_up(self, pending: _Pending) -> None:
+    def _gone(self, pending: _Pending, withdraw: Callable[[], None]) -> None:
         """Nobody waits for the answer any more."""
+        pending.applied = time.perf_counter()
+        withdraw()
         self._api.observations.end(self._method, pending, Code.CANCELLED, pending.request)
 
     def _answer(self, call: DirectCall, outcome: Any) -> int:
@@ -110,28 +112,16 @@ class DirectWrite:
 
 
 class _Pending:
-    """One write under way, and its trace."""
+    """One write under way, and its trace (store.observations.Timed)."""
 
-    __slots__ = ("applied", "began", "call", "proposed", "request", "way", "withdraw")
+    __slots__ = ("applied", "began", "call", "proposed", "request")
 
-    def __init__(self, way: DirectWrite, call: DirectCall, request: Any, began: float) -> None:
-        self.way = way
+    def __init__(self, call: DirectCall, request: Any, began: float) -> None:
         self.call = call
         self.request = request
         self.began = began
         self.proposed = self.applied = time.perf_counter()
-        self.withdraw: Callable[[], None] | None = None
 
     def text(self, ended: float) -> str:
         trace = Trace(self.began, ("checks", self.proposed), ("agreement and apply", self.applied))
         return trace.text(ended)
-
-    def done(self, outcome: Any) -> None:
-        self.applied = time.perf_counter()
-        self.way.finish(self, outcome)
-
-    def gone(self) -> None:
-        self.applied = time.perf_counter()
-        if self.withdraw is not None:
-            self.withdraw()
-        self.way.give_up(self)

@@ -203,8 +203,7 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
             self._ended = True
             self._release()
         self.gone = None  # it may hold the request, and this object lives until a collection finds it
-        if self._callbacks:
-            self._call_back()
+        self._call_back()
 
     async def _run(self, message: bytes | None) -> None:
         try:
@@ -397,8 +396,7 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
             self._deframer.close()
         if self._task is None:
             self._connection.running.discard(self)
-        if self._reader is not None:
-            self._wake_reader()
+        self._wake_reader()
 
     def _call_back(self) -> None:
         callbacks, self._callbacks = self._callbacks, ()

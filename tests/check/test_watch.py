@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from chaos.check import history as h
 from chaos.check.history import (
-    COMPACTED as COMPACTED_ERROR,
-)
-from chaos.check.history import (
-    FUTURE_REVISION,
     Answer,
     Compact,
     Delete,
@@ -479,10 +476,10 @@ def test_two_watches_show_the_changes_of_a_revision_in_one_order() -> None:
 
 
 def test_a_read_is_refused_as_compacted_only_if_somebody_compacted() -> None:
-    old = op(15, 16, Range(b"a", revision=2, serializable=True), error=COMPACTED_ERROR)
+    old = op(15, 16, Range(b"a", revision=2, serializable=True), error=h.COMPACTED)
     assert judged(writes=(*COMPACTED, old)).verdict is Verdict.OK
     assert "nobody had asked" in judged(writes=(*WRITES, old)).reads[0].explanation
-    early = op(1, 2, Range(b"a", revision=2, serializable=True), error=COMPACTED_ERROR)
+    early = op(1, 2, Range(b"a", revision=2, serializable=True), error=h.COMPACTED)
     assert judged(writes=(*COMPACTED, early)).verdict is Verdict.ILLEGAL
 
 
@@ -491,7 +488,7 @@ def test_a_member_does_not_forget_what_it_has_shown_a_client() -> None:
         asked = Range(b"a", revision=revision, serializable=True)
         return op(call, call + 1, asked, Found((Y,), 1), shown, 1, "m1", error)
 
-    future = (stale(11, 0, 3), stale(13, 3, 0, FUTURE_REVISION))
+    future = (stale(11, 0, 3), stale(13, 3, 0, h.FUTURE_REVISION))
     assert "showed revision 3" in judged(writes=(*WRITES, *future)).reads[0].explanation
     wrote = op(1, 2, Put(b"a", b"x"), DONE, 2, 1, "m1")
     read = op(3, 4, Range(b"a", serializable=True), Found(), 1, 1, "m1")

@@ -12,7 +12,7 @@ import pytest
 
 from raft.core.types import APPEND_THREAD, ConfState, Entry, HardState, Message, MessageType, Snapshot
 from raft.errors import SyncFailed
-from raft.log import LoadedLog, LogWrite
+from raft.log import LoadedLog, LogWrite, Write
 from raft.logwriter import LogWriter
 
 
@@ -24,10 +24,10 @@ class Log:
         self.ends: list[asyncio.Future[None]] = []
         self._as_task = as_task
 
-    def write(self, writes: Sequence[LogWrite]) -> asyncio.Future[None]:
+    def write(self, writes: Sequence[LogWrite]) -> Write:
         self.asked.append(writes)
         self.ends.append(asyncio.get_running_loop().create_future())
-        return self.ends[-1] if not self._as_task else self._wait(self.ends[-1])  # type: ignore[return-value]
+        return self.ends[-1] if not self._as_task else self._wait(self.ends[-1])
 
     async def _wait(self, end: asyncio.Future[None]) -> None:
         await end

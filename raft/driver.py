@@ -35,6 +35,7 @@ from raft.core.types import (
     APPEND_THREAD,
     APPLY_THREAD,
     NO_NODE,
+    NOTICE,
     ConfChangeV2,
     Entry,
     EntryType,
@@ -56,6 +57,7 @@ from raft.errors import (
 )
 from raft.log import DurableLog, LoadedLog, LogWrite, held_until_durable
 from raft.logwriter import LogWriter
+from raft.outbox import Outbox
 from raft.proposals import ProposalQueue
 from raft.reads import ReadRounds
 from raft.stable import StableLog
@@ -99,7 +101,7 @@ class RaftDriver:
         self._proposals = ProposalQueue(self._waiters)
         self._conf_proposals: deque[tuple[int, ConfChangeV2]] = deque()
         self._writer = LogWriter(
-            durable_log, loaded.hard_state, loop.time, self._stored, self._install, self._fail
+            durable_log, loaded.hard_state, loop.time, self._stored, self._install, self._turn_now, self._fail
         )
         self._handed_over_at = float("-inf")
         self._apply_queue: deque[Message] = deque()
@@ -107,6 +109,7 @@ class RaftDriver:
         self._apply_idle = asyncio.Event()
         self._apply_idle.set()
         self._sending_images = 0
+        self._outbox = Outbox(transport)
         self._scheduled = False
         self._stopped = False
         self._failure: asyncio.Future[None] = loop.create_future()
@@ -308,12 +311,8 @@ class RaftDriver:
     # what the transport delivers (raft.transport.PeerHandler)
 
     def receive(self, messages: Sequence[Message]) -> None:
-        if any(message.type is MessageType.SNAP for message in messages):
-            # A snapshot counts only with its image, which comes by receive_snapshot.
-            messages = [message for message in messages if message.type is not MessageType.SNAP]
-        self._enqueue(messages)
-
-    def _enqueue(self, messages: Sequence[Message]) -> None:
+        # A snapshot counts only with its image, which comes by receive_snapshot.
+        messages = [message for message in messages if message.type is not MessageType.SNAP]
         room = INBOX_MESSAGES_MAX - len(self._inbox)
         if len(messages) > room:
             self.dropped_messages += len(messages) - max(room, 0)
@@ -342,6 +341,11 @@ class RaftDriver:
             self._scheduled = True
             self._loop.call_soon(self._turn)
 
+    def _turn_now(self) -> None:
+        """At the end of a log write: a turn that is due anyway will see it, otherwise it gets its own at once."""
+        if not self._scheduled:
+            self._turn()
+
     def _turn(self) -> None:
         self._scheduled = False
         if self._stopped:
@@ -353,6 +357,8 @@ class RaftDriver:
                 self._dispatch(self._node.ready())
                 if self._inbox:  # acknowledgements of what was done at once
                     self._step_inbox()
+            if self._outbox.holds_notices:
+                self._loop.call_soon(self._send_notices)  # behind the answers, which leave in the next turn
         except Exception as error:
             self._fail(error)
 
@@ -418,7 +424,7 @@ class RaftDriver:
                     self._writer.add(message)
             elif message.to == APPLY_THREAD:
                 if outgoing:
-                    self._transport.send(outgoing)  # nobody else's time: applying comes last
+                    self._outbox.send(outgoing)  # nobody else's time: applying comes last
                     outgoing = []
                 if not self._apply_now(message):
                     self._apply_queue.append(message)
@@ -426,11 +432,17 @@ class RaftDriver:
                     self._apply_wake.set()
             elif message.type is MessageType.SNAP:
                 self._start_snapshot(message)
+            elif message.context == NOTICE and self._waiters:
+                self._outbox.hold(message)
             else:
                 outgoing.append(message)
         if outgoing:
-            self._transport.send(outgoing)
+            self._outbox.send(outgoing)
         self._writer.write_next()
+
+    def _send_notices(self) -> None:
+        if not self._stopped:
+            self._outbox.release()
 
     def _leader_may_have_changed(self) -> None:
         lead, leading = self._node.lead, self._node.is_leader
@@ -517,8 +529,7 @@ class RaftDriver:
         for message, write in zip(batch, writes, strict=True):
             outgoing = self._note_stored(message, write)
             if outgoing:
-                self._transport.send(outgoing)
-        self._schedule()
+                self._outbox.send(outgoing)
 
     def _note_stored(self, message: Message, write: LogWrite) -> list[Message]:
         """Let the core read what is stored, and take note of it soon. Returns what others have waited for."""

@@ -68,3 +68,7 @@ class SyncFailed(LogError):
 
 class CodecError(RaftError):
     """Bytes from a peer are not a frame of ours."""
+
+
+class RemovedError(ConnectionRefusedError):
+    """A peer says that this member was removed from the cluster."""

@@ -72,6 +72,9 @@ class FrameProtocol(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        self._over = False
+        """What still arrives is not read."""
+        self._clock = asyncio.get_running_loop().time
         self.last_received = 0.0
         self.greeted = False
 
@@ -84,39 +87,52 @@ class FrameProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its bases
-        self.last_received = asyncio.get_running_loop().time()
+        self.last_received = self._clock()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
         self.closed(str(exc) if exc is not None else "the peer closed the connection")
 
     def data_received(self, data: bytes) -> None:
-        self.last_received = asyncio.get_running_loop().time()
-        buffer = self._buffer
-        buffer += data
-        start, end = 0, len(buffer)
+        self.last_received = self._clock()
         try:
-            while end - start >= _HEADER.size and buffer:
-                length, kind = _HEADER.unpack_from(buffer, start)
-                # Before the greeting nothing long is believed: HTTP's "GET /" would be a frame of a gigabyte.
-                if length > (MAX_FRAME_BYTES if self.greeted else 4096):
-                    raise CodecError("not a Kvorum member" if not self.greeted else f"a frame of {length} bytes")
-                stop = start + _HEADER.size + length
-                if stop > end:
-                    break
-                payload = bytes(memoryview(buffer)[start + _HEADER.size : stop])
-                start = stop
-                self.frame_received(kind, payload)
+            if self._buffer:
+                self._buffer += data
+                taken = self._take(self._buffer)
+                if taken and self._buffer:
+                    del self._buffer[:taken]
+            else:  # as a rule a read brings whole frames
+                taken = self._take(data)
+                if taken < len(data) and not self._over:
+                    self._buffer += memoryview(data)[taken:]
         except CodecError as error:
             self.reject(str(error))
-            return
-        if start:
-            del buffer[:start]
+
+    def _take(self, data: bytes | bytearray) -> int:
+        """Take the whole frames that ``data`` begins with. Returns how many bytes they are."""
+        start, end = 0, len(data)
+        while end - start >= _HEADER.size and not self._over:
+            length, kind = _HEADER.unpack_from(data, start)
+            # Before the greeting nothing long is believed: HTTP's "GET /" would be a frame of a gigabyte.
+            if length > (MAX_FRAME_BYTES if self.greeted else 4096):
+                raise CodecError("not a Kvorum member" if not self.greeted else f"a frame of {length} bytes")
+            stop = start + _HEADER.size + length
+            if stop > end:
+                break
+            payload = bytes(memoryview(data)[start + _HEADER.size : stop])
+            start = stop
+            self.frame_received(kind, payload)
+        return start
 
     def reject(self, reason: str) -> None:
         """What arrived is not acceptable: end the connection."""
-        self._buffer.clear()
+        self.forget_input()
         self.abort()
+
+    def forget_input(self) -> None:
+        """Read nothing more of what has arrived or will."""
+        self._over = True
+        self._buffer.clear()
 
     def send(self, kind: Kind, payload: bytes = b"") -> None:
         """Queue one frame; dropped when the connection is gone."""

@@ -67,9 +67,9 @@ def held_until_durable(messages: Sequence[Message]) -> Sequence[Message]:
     leader: two entries of one index and term. The write of everything before comes first too, so what a new leader
     counts as its own is on its disk.
     """
-    if all(message.type is not MessageType.VOTE for message in messages):
+    votes = tuple([message for message in messages if message.type is MessageType.VOTE])
+    if not votes:
         return messages
-    votes = tuple(message for message in messages if message.type is MessageType.VOTE)
     rest = [message for message in messages if message.type is not MessageType.VOTE]
     for position, message in enumerate(rest):
         if message.to == APPEND_THREAD:

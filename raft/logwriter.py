@@ -10,6 +10,7 @@ from typing import Any
 
 from raft.core.types import HardState, Message, Snapshot
 from raft.log import DurableLog, LogWrite
+from raft.prompt import tell
 
 Stored = Callable[[Sequence[Message], Sequence[LogWrite]], None]
 """Takes the core's messages and what they had written, which is durable now."""
@@ -19,7 +20,8 @@ class LogWriter:
     """Writes what the core's messages to the append thread ask for.
 
     ``stored`` is called in the order of the messages; ``install`` before it for a snapshot, which has replaced the
-    log by then; ``fail`` when a write fails or one of the two raises: nothing is written after that.
+    log by then; ``ended`` once all that ended has been told of, and what waits is being written; ``fail`` when a
+    write fails or one of the others raises: nothing is written after that.
     """
 
     def __init__(
@@ -29,6 +31,7 @@ class LogWriter:
         clock: Callable[[], float],
         stored: Stored,
         install: Callable[[Snapshot], Awaitable[None]],
+        ended: Callable[[], None],
         fail: Callable[[Exception], None],
     ) -> None:
         self.hard_state = hard_state
@@ -39,6 +42,7 @@ class LogWriter:
         self._clock = clock
         self._stored = stored
         self._install = install
+        self._ended = ended
         self._fail = fail
         self._queue: deque[Message] = deque()
         self._under_way: asyncio.Future[None] | None = None
@@ -76,7 +80,7 @@ class LogWriter:
                 self.since = self._clock()
                 begun = self._log.write(writes)
                 self._under_way = begun if isinstance(begun, asyncio.Future) else _begin(begun, self._group)
-                self._under_way.add_done_callback(partial(self._written, batch, writes))
+                tell(self._under_way, partial(self._written, batch, writes))
             else:
                 self._stored(batch, writes)
 
@@ -106,6 +110,7 @@ class LogWriter:
             self._under_way = None
             self._stored(batch, writes)
             self.write_next()
+            self._ended()
         except Exception as failure:
             self._fail(failure)
 
@@ -114,10 +119,12 @@ class LogWriter:
         snapshot = writes[-1].snapshot
         assert snapshot is not None
         self._stored(batch[:-1], writes[:-1])
+        self._ended()
         await self._install(snapshot)
         self._stored(batch[-1:], writes[-1:])
         self._under_way = None
         self.write_next()
+        self._ended()
 
 
 def _begin(write: Coroutine[Any, Any, None], group: asyncio.TaskGroup) -> asyncio.Task[None]:

@@ -17,6 +17,8 @@ from typing import Final, Literal, ParamSpec, TypeVar
 
 import aiosqlite
 
+from raft.prompt import PromptFuture
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -36,9 +38,11 @@ def is_disk_trouble(error: BaseException) -> bool:
 
 
 class Database(aiosqlite.Connection):
-    """An aiosqlite connection that can run a function over the raw connection, in its thread."""
+    """An aiosqlite connection that can run a function over the raw connection, in its thread. See ``start``."""
 
-    def submit(self, fn: Callable[..., T], *args: object) -> asyncio.Future[T]:
+    loop: asyncio.AbstractEventLoop
+
+    def submit(self, fn: Callable[..., T], *args: object) -> PromptFuture[T]:
         """Have ``fn(connection, *args)`` run in the database thread; the future gets what it returns or raises.
 
         A cancelled future does not stop the function: it runs to its end, so never half a batch is written.
@@ -46,7 +50,7 @@ class Database(aiosqlite.Connection):
         """
         if not self._running:
             raise ValueError("the connection is closed")
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        future: PromptFuture[T] = PromptFuture(loop=self.loop)
         self._tx.put_nowait((future, partial(fn, self._conn, *args)))
         return future
 
@@ -125,6 +129,7 @@ def sync_directory(directory: Path) -> None:
 async def start(connector: Callable[[], sqlite3.Connection]) -> Database:
     """A database whose connection ``connector`` opens, in the thread that will use it. Raises what it raises."""
     database = Database(connector, iter_chunk_size=64)
+    database.loop = asyncio.get_running_loop()
     try:
         await database
     except BaseException:

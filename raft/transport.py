@@ -23,7 +23,7 @@ import msgpack
 
 from raft.codec import decode_frame, encode_frame
 from raft.core.types import Message, MessageType
-from raft.errors import CodecError, RaftError
+from raft.errors import CodecError, RaftError, RemovedError
 from raft.framing import FrameProtocol, Hello, Kind, peer_address
 from raft.histogram import ROUND_TRIP_SECONDS, Histogram
 from raft.log import Identity
@@ -64,10 +64,6 @@ class PeerCallError(RaftError):
         super().__init__(text)
         self.refused = refused
         self.sent = sent
-
-
-class RemovedError(ConnectionRefusedError):
-    """A peer says that this member was removed from the cluster."""
 
 
 class Transport(Protocol):
@@ -359,7 +355,7 @@ class _Incoming(FrameProtocol):
         if self.transport is not None and not self.transport.is_closing():
             self.send(Kind.REFUSED, reason.encode())
             self.transport.close()
-        self._buffer.clear()
+        self.forget_input()
 
     def frame_received(self, kind: int, payload: bytes) -> None:
         if not self.greeted:

@@ -111,7 +111,7 @@ class Http2Connection(asyncio.Protocol):
         except (ngh2.NGH2Error, MemoryError) as error:
             self._give_up(error)
             return
-        if not self._flush_scheduled:
+        if not self._flush_scheduled and (self.h2.want_write or self._blocked or self._retired):
             self._flush_scheduled = True
             self.loop.call_soon(self._flush)
 
@@ -292,11 +292,10 @@ class Http2Connection(asyncio.Protocol):
             self.loop.call_soon(self._flush)
 
     def answered(self) -> None:
-        """One more answer is complete. After some of them they leave at once: the client works on them while the
-        rest of this turn's answers are made."""
+        """One more answer is complete. The first of a turn leaves at once, since a client may wait for nothing
+        else; then some at a time: the client works on them while the rest of this turn's answers are made."""
         self._answers += 1
-        if self._answers >= ANSWERS_PER_WRITE and not (self._closed or self._paused):
-            self._answers = 0
+        if self._answers % ANSWERS_PER_WRITE == 1 and not (self._closed or self._paused):
             try:
                 self._write()
             except (ngh2.NGH2Error, MemoryError) as error:

@@ -14,19 +14,22 @@ from raft.core.types import APPEND_THREAD, ConfState, Entry, HardState, Message,
 from raft.errors import SyncFailed
 from raft.log import LoadedLog, LogWrite, Write
 from raft.logwriter import LogWriter
+from raft.prompt import PromptFuture
 
 
 class Log:
     """A write ends when the test says so."""
 
-    def __init__(self, as_task: bool = False) -> None:
+    def __init__(self, as_task: bool = False, prompt: bool = False) -> None:
         self.asked: list[Sequence[LogWrite]] = []
         self.ends: list[asyncio.Future[None]] = []
         self._as_task = as_task
+        self._prompt = prompt
 
     def write(self, writes: Sequence[LogWrite]) -> Write:
         self.asked.append(writes)
-        self.ends.append(asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        self.ends.append(PromptFuture(loop=loop) if self._prompt else loop.create_future())
         return self.ends[-1] if not self._as_task else self._wait(self.ends[-1])
 
     async def _wait(self, end: asyncio.Future[None]) -> None:
@@ -49,14 +52,24 @@ class Owner:
     def __init__(self, log: Log) -> None:
         self.told: list[str] = []
         self.failures: list[Exception] = []
+        self.ended = 0
         self.may_install = asyncio.Event()
         self.writer = LogWriter(
-            log, HardState(), asyncio.get_running_loop().time, self._stored, self._install, self.failures.append
+            log,
+            HardState(),
+            asyncio.get_running_loop().time,
+            self._stored,
+            self._install,
+            self._ended,
+            self.failures.append,
         )
 
     def _stored(self, batch: Sequence[Message], writes: Sequence[LogWrite]) -> None:
         assert [LogWrite.of(message) for message in batch] == list(writes)
         self.told += [f"{write.entries[0].index}" if write.entries else "snapshot" for write in writes]
+
+    def _ended(self) -> None:
+        self.ended += 1
 
     async def _install(self, snapshot: Snapshot) -> None:
         await self.may_install.wait()
@@ -106,6 +119,35 @@ async def test_nothing_is_told_before_its_write_has_ended_and_what_waited_is_one
         await end(log, 1)
         assert owner.told == ["1", "2", "3"]
         assert owner.writer.is_idle
+
+
+async def test_the_end_of_a_write_in_another_thread_is_told_in_the_same_turn_and_once() -> None:
+    """Each turn in between is a poll of the sockets on the way of every write."""
+    log = Log(prompt=True)
+    async with running(log) as owner:
+        owner.writer.add(entry(1))
+        owner.writer.write_next()
+        log.ends[0].set_result(None)
+        assert (owner.told, owner.ended, owner.writer.is_idle) == (["1"], 1, True)
+        owner.writer.add(entry(2))
+        owner.writer.write_next()
+        log.ends[1].set_exception(SyncFailed(Path("raft.db"), OSError("no")))
+        assert (owner.told, len(owner.failures)) == (["1"], 1)
+        await turns()
+        assert (owner.told, owner.ended, len(owner.failures)) == (["1"], 1, 1)
+
+
+async def test_what_came_before_a_snapshot_can_be_acted_on_while_that_is_installed() -> None:
+    log = Log()
+    async with running(log) as owner:
+        owner.writer.add(entry(1))
+        owner.writer.add(snapshot(9))
+        owner.writer.write_next()
+        await end(log, 0)
+        assert (owner.told, owner.ended) == (["1"], 1)
+        owner.may_install.set()
+        await turns()
+        assert owner.ended == 2
 
 
 async def test_what_comes_before_the_start_is_written_at_the_start() -> None:

@@ -212,8 +212,8 @@ MUTANTS: Final = (
     # the driver and what is around it
     Mutant(
         "M2: messages leave before the log is synced", "raft/logwriter.py",
-        "                self._under_way.add_done_callback(",
-        "                self._stored(batch, writes)\n                self._under_way.add_done_callback(",
+        "                tell(self._under_way, ",
+        "                self._stored(batch, writes)\n                tell(self._under_way, ",
         (POWER,),
     ),
     Mutant(

@@ -24,10 +24,13 @@ POLL_S: Final = 0.02
 
 
 def member_command(cluster: Cluster, member: Member, state: str = "new") -> list[str]:
-    """The command line of one member; ``state`` "existing" is for one that joins a cluster that runs."""
+    """The command line of one member; ``state`` "existing" is for one that joins a cluster that runs.
+
+    With ``-P``: what lies in the current folder, a package ``store`` of the user's own perhaps, is not ours.
+    """
     initial = ",".join(f"{each.name}={each.peer_url}" for each in cluster.members)
     return [
-        sys.executable, "-m", "kvorum", "member",
+        sys.executable, "-P", "-m", "kvorum", "member",
         "--name", member.name,
         "--data-dir", member.data_dir,
         "--listen-client-urls", member.client_url,
@@ -65,7 +68,7 @@ def api_command(cluster: Cluster) -> list[str]:
     """The command line of the API server."""
     url = urlsplit(cluster.api.url)
     return [
-        sys.executable, "-m", "kvorum", "apiserver",
+        sys.executable, "-P", "-m", "kvorum", "apiserver",
         "--etcd-servers", cluster.endpoints,
         "--bind-address", str(url.hostname),
         "--port", str(url.port),

@@ -244,7 +244,7 @@ def _unlike(tally: _Tally) -> list[int]:
     sample = seeds[:: max(1, len(seeds) // CHECKED_TWICE)][:CHECKED_TWICE]
     own = os.environ.get("PYTHONHASHSEED", "")
     environment = {**os.environ, "PYTHONHASHSEED": "1" if own != "1" else "2"}
-    command = [sys.executable, "-m", "chaos.sim.rehash", *map(str, sample)]
+    command = [sys.executable, "-P", "-m", "chaos.sim.rehash", *map(str, sample)]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if result.returncode:
         last: list[Any] = result.stderr.strip().splitlines()[-1:]

@@ -24,7 +24,7 @@ def _commands(system: System, file: Path, target: Path) -> tuple[Sequence[str], 
     if system.kind == ETCD:
         save, restore = [find_tool("etcdctl")], [find_tool("etcdutl")]
     else:
-        save = restore = [sys.executable, "-m", "kvorum"]
+        save = restore = [sys.executable, "-P", "-m", "kvorum"]
     return (
         [*save, "snapshot", "save", str(file), "--endpoints", endpoint],
         [*restore, "snapshot", "restore", str(file), "--data-dir", str(target)],

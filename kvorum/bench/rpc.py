@@ -168,6 +168,7 @@ class _Process:
 async def _running(kind: str) -> AsyncIterator[_Process]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
+        "-P",
         "-m",
         "kvorum.bench.rpc",
         kind,

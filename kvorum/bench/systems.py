@@ -146,7 +146,7 @@ async def running(kind: str, etcd: Path, count: int, folder: Path) -> AsyncItera
     ports = _free_ports(2 * count)
     peers = [f"http://127.0.0.1:{port}" for port in ports[count:]]
     cluster = ",".join(f"m{i}={url}" for i, url in enumerate(peers))
-    program = [str(etcd)] if kind == ETCD else [sys.executable, "-m", "kvorum", "member"]
+    program = [str(etcd)] if kind == ETCD else [sys.executable, "-P", "-m", "kvorum", "member"]
     members = []
     for i, (port, peer) in enumerate(zip(ports, peers, strict=False)):
         client = f"http://127.0.0.1:{port}"

@@ -51,7 +51,7 @@ async def _convert(state_db: Path, out: BinaryIO) -> None:
     root = str(Path(store.__file__).parent.parent)
     search = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "store.snapshots.export", str(state_db)),
+        *(sys.executable, "-P", "-m", "store.snapshots.export", str(state_db)),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=out,
         stderr=asyncio.subprocess.PIPE,

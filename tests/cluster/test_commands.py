@@ -503,3 +503,32 @@ def test_fresh_forgets_the_data_and_other_folders_are_never_emptied(tmp_path: Pa
         done = kvorum("up", "--data-dir", str(keep.parent), "--detach", *extra)
         assert "choose another --data-dir" in one_line(done, 1)
     assert keep.read_text() == "dear"
+
+
+def test_packages_of_the_users_own_with_our_names_are_left_alone(tmp_path: Path) -> None:
+    """A Django project has its ``store`` app; the commands are run from its folder."""
+    project = tmp_path / "project"
+    for name in ("store", "raft", "chaos", "kvorum", "watchcache", "apiserver_adapter"):
+        (project / name).mkdir(parents=True)
+        (project / name / "__init__.py").write_text("raise SystemExit('the wrong package was imported')\n")
+    cluster = LocalCluster(tmp_path / "c", members=1)
+
+    def kvorum(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", "-m", "kvorum", *arguments]  # as the installed script would
+        return subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=40)
+
+    directory = ("--data-dir", str(cluster.directory))
+    try:
+        done = kvorum(
+            "up", *directory, "--members", "1", "--detach",
+            "--base-port", str(cluster.base_port), "--api-port", str(cluster.api_port),
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, ""), cluster.logs()
+        endpoint = cluster.layout.members[0].client_url
+        done = kvorum("snapshot", "save", str(tmp_path / "file.db"), "--endpoints", endpoint)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        assert len(cluster.layout.running()) == 2
+    finally:
+        assert kvorum("down", *directory).returncode == 0
+    done = kvorum("sim", "--seeds", "1..1")
+    assert done.returncode == 0, done.stderr

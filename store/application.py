@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf.message import DecodeError
+from mypy_extensions import mypyc_attr
 
 from raft.core.types import ConfChangeV2, ConfState, Entry, Snapshot
 from raft.errors import FatalError, Refused
@@ -30,6 +31,7 @@ from store.machine import META, Machine
 from store.observations import Observations
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class MachineApplication:
     """A raft.application.Application over a Machine."""
 

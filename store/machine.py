@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from mypy_extensions import mypyc_attr
+
 from raft import sqlite
 from store import state as states
 from store.apply import Applier, Result
@@ -60,6 +62,7 @@ class LeaseListener(Protocol):
         ...
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Machine:
     """The state machine. One per member; all methods belong to its event loop."""
 

@@ -36,37 +36,44 @@ PAGE_BYTES: Final = 512
 """Small pages keep the image of an almost empty database small."""
 
 
-class DurableView(MemoryStorage):
-    """What is durable in a log, for the checker."""
+class DurableView:
+    """What is durable in a log, for the checker (chaos.invariants.Durable)."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.conf_state = ConfState()
         """Of what is applied; kept by the member."""
+        self._log = MemoryStorage()
 
     def hard_state(self) -> HardState:
-        return self._hard_state
+        return self._log.initial_state()[0]
+
+    def term(self, index: int) -> int:
+        return self._log.term(index)
+
+    def first_index(self) -> int:
+        return self._log.first_index()
+
+    def last_index(self) -> int:
+        return self._log.last_index()
 
     def reset(self, loaded: LoadedLog) -> None:
         """The file was read again from its beginning."""
-        conf_state = self.conf_state
-        self.__init__()  # type: ignore[misc]
-        self.conf_state = conf_state
-        self.apply_snapshot(loaded.snapshot)
-        self.append(tuple(loaded.entries))
-        self.set_hard_state(loaded.hard_state)
+        self._log = MemoryStorage()
+        self._log.apply_snapshot(loaded.snapshot)
+        self._log.append(tuple(loaded.entries))
+        self._log.set_hard_state(loaded.hard_state)
 
     def wrote(self, writes: Sequence[LogWrite]) -> None:
         for write in writes:
             if write.snapshot is not None:
-                self.apply_snapshot(write.snapshot)
-            self.append(tuple(write.entries))
+                self._log.apply_snapshot(write.snapshot)
+            self._log.append(tuple(write.entries))
             if write.hard_state is not None:
-                self.set_hard_state(write.hard_state)
+                self._log.set_hard_state(write.hard_state)
 
     def compacted(self, index: int) -> None:
         if index >= self.first_index():
-            self.compact(index)
+            self._log.compact(index)
 
 
 class Severed(Exception):

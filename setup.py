@@ -1,0 +1,44 @@
+"""The hot modules as C, when asked: ``make wheel`` (docs/decisions/0005).
+
+Everything else about the package is in pyproject.toml, and without the variable this file adds nothing: the same
+modules run as Python. Compiling takes mypy (its mypyc), a C compiler and some minutes.
+"""
+
+import os
+
+from setuptools import Extension, setup
+
+COMPILED = {
+    "raft": (
+        "application codec driver framing histogram log logwriter outbox proposals reads sqlite_log stable "
+        "transport waiters"
+    ),
+    "raft/core": (
+        "confchange config elections errors follower inflights leader log membership proposals quorum raft "
+        "rawnode readonly reads replication roles sizes state status storage tracker types unstable"
+    ),
+    "store": "application apply leases lessor machine quota state validate wire writebuffer",
+    "store/api": "context direct encode",
+    "store/listener": "call direct http2 limits links messages metadata",
+    "store/mvcc": "compactor hashkv index position ranges record txn",
+    "store/watch": "hub interest stream",
+}
+"""What a write passes through from the socket to its answer, here and on the members that follow."""
+
+
+def extensions() -> list[Extension]:
+    """The extension modules: none unless they are asked for."""
+    if os.environ.get("KVORUM_COMPILE", "") in ("", "0"):
+        return []
+    from mypyc.build import mypycify
+
+    sources = [f"{folder}/{name}.py" for folder, names in COMPILED.items() for name in names.split()]
+    return mypycify(
+        ["--config-file", "pyproject.toml", *sources],
+        opt_level=os.environ.get("KVORUM_COMPILE_OPT", "2"),
+        debug_level="0",
+        group_name="kvorum",
+    )
+
+
+setup(ext_modules=extensions())

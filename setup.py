@@ -20,10 +20,12 @@ COMPILED = {
     "store": "application apply leases lessor machine quota state validate wire writebuffer",
     "store/api": "context direct encode",
     "store/listener": "call direct http2 limits links messages metadata",
-    "store/mvcc": "compactor hashkv index position ranges record txn",
+    "store/mvcc": "compactor hashkv index position record txn",  # ranges: weakly referenced
     "store/watch": "hub interest stream",
 }
 """What a write passes through from the socket to its answer, here and on the members that follow."""
+
+SOURCES = [f"{folder}/{name}.py" for folder, names in COMPILED.items() for name in names.split()]
 
 
 def extensions() -> list[Extension]:
@@ -32,13 +34,13 @@ def extensions() -> list[Extension]:
         return []
     from mypyc.build import mypycify
 
-    sources = [f"{folder}/{name}.py" for folder, names in COMPILED.items() for name in names.split()]
     return mypycify(
-        ["--config-file", "pyproject.toml", *sources],
+        ["--config-file", "pyproject.toml", *SOURCES],
         opt_level=os.environ.get("KVORUM_COMPILE_OPT", "2"),
         debug_level="0",
         group_name="kvorum",
     )
 
 
-setup(ext_modules=extensions())
+if __name__ == "__main__":
+    setup(ext_modules=extensions())

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from kvorum.bench.backup import save_and_restore
 from kvorum.bench.load import KV, Connection, LoadError, drive
-from kvorum.bench.systems import ETCD, KVORUM, System, find_etcd, running
+from kvorum.bench.systems import ETCD, KVORUM, System, build, find_etcd, running
 from kvorum.layout import UserError
 from store.etcdpb import rpc_pb2
 
@@ -248,6 +248,7 @@ async def measure(etcd: Path, members: int, work: Measure, rounds: int) -> list[
 
 async def main(args: Namespace, stop: asyncio.Event) -> int:
     etcd = find_etcd(args.etcd)
+    print(f"kvorum: {build()}")
     print(f"{'':<44} {'unit':>5} {'etcd':>10} {'kvorum':>10} {'ratio':>8}", flush=True)
     for part, works in plan(args).items():
         if part not in args.parts:

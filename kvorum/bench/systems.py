@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib.util
 import os
+import platform
 import shutil
 import signal
 import socket
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import raft.driver
 from kvorum.bench.load import KV, STATUS, Connection, LoadError
 from kvorum.layout import UserError
 from store.etcdpb import rpc_pb2
@@ -27,6 +29,14 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 KVORUM: Final = "kvorum"
 ETCD: Final = "etcd"
+
+
+def build() -> str:
+    """What is measured: the same sources run compiled or as Python, which makes a difference of a third."""
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    if (raft.driver.__file__ or "").endswith(".py"):
+        return f"{python}, not compiled (`make bench` measures the compiled build)"
+    return f"{python}, compiled"
 
 
 def find_etcd(given: str | None) -> Path:

@@ -210,8 +210,8 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
             await self._serve(message)
         except asyncio.CancelledError:
             self._finish(_CANCELLED, "context canceled")
-        except MessageError as error:
-            self._finish(error.code, error.text)
+        except MessageError as wrong:
+            self._finish(wrong.code, wrong.text)
         except Exception as error:
             if not self._aborted:
                 if not self._cancelled:

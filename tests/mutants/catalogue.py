@@ -217,6 +217,10 @@ MUTANTS: Final = (
         (POWER,),
     ),
     Mutant(
+        "a notice that was held is lost", "raft/outbox.py",
+        "if notice is not None and message.commit < notice.commit:", "if False:", ("tests/driver/test_outbox.py",),
+    ),
+    Mutant(
         "M2: what waits for a log write leaves with a later commit index", "raft/driver.py",
         "if not self._writer.is_idle or message.snapshot is not None:",
         "if message.snapshot is not None:",

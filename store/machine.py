@@ -125,8 +125,10 @@ class Machine:
         try:
             await self.flush()
             await self.checkpoint()
-        finally:
+        except BaseException:
             await self.backend.close()
+            raise
+        await self.backend.close()
 
     # -- what is known ------------------------------------------------------------------------------------
 

@@ -61,3 +61,18 @@ def test_a_name_for_an_exception_is_of_one_kind_in_a_function(path: str) -> None
 def test_no_class_wants_to_be_referred_to_weakly(path: str) -> None:
     """Objects of compiled classes cannot be."""
     assert "weakref_slot" not in (ROOT / path).read_text()
+
+
+@pytest.mark.parametrize("path", SOURCES)
+def test_nothing_is_awaited_in_a_finally(path: str) -> None:
+    """Where an exception is being handled further out, a compiled coroutine takes that for its own: it raises it
+    at the first await of a ``finally``, and the rest is not done. A database was left open so, and its process did
+    not end."""
+    pausing = (ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Yield, ast.YieldFrom)
+    wrong = [
+        node.lineno
+        for node in ast.walk(ast.parse((ROOT / path).read_text()))
+        if isinstance(node, ast.Try)
+        and any(isinstance(inner, pausing) for step in node.finalbody for inner in ast.walk(step))
+    ]
+    assert wrong == []

@@ -116,6 +116,7 @@ def test_a_member_that_does_not_start_is_one_line(
     assert capsys.readouterr().err == "kvorum: m1 did not start: no reason\n"
 
 
+@pytest.mark.inside
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_of_the_faulty_members_can_be_put_in(fault: Fault) -> None:
     """Sources move on; a fault that no longer fits would prove nothing."""

@@ -236,6 +236,7 @@ async def test_a_stop_does_not_wait_for_what_nobody_answers() -> None:
             await call
 
 
+@pytest.mark.inside
 async def test_a_write_that_cannot_be_answered_is_applied_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever applies has nothing to do with the answer."""
 

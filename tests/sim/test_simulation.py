@@ -48,6 +48,7 @@ def test_a_seed_is_the_same_run_in_another_process_with_other_string_hashes(
     assert again == {seed: reports[seed][1] for seed in seeds}
 
 
+@pytest.mark.inside
 def test_a_run_in_which_something_spins_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time stands still in it: nothing else would ever end it."""
     from store.watch.hub import WatchHub
@@ -82,6 +83,7 @@ def test_an_acknowledgement_before_the_sync_is_noticed(monkeypatch: pytest.Monke
     assert "not on" in play(1).violation
 
 
+@pytest.mark.inside
 def test_different_states_at_one_position_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     from store.apply import Applier
 
@@ -95,6 +97,7 @@ def test_different_states_at_one_position_are_noticed(monkeypatch: pytest.Monkey
     assert play(3).violation.startswith("I5")
 
 
+@pytest.mark.inside
 def test_a_core_that_cannot_elect_is_a_violation_of_liveness(monkeypatch: pytest.MonkeyPatch) -> None:
     from raft.core.elections import Elections
 

@@ -59,7 +59,7 @@ clients: $(RUN)         ## other people's client libraries, installed into $(CLI
 bench: compiled         ## what is measured is what a wheel installs: the hot modules compiled
 	$(COMPILED)/bin/kvorum bench $(ARGS)
 
-wheel: dist/.built      ## a wheel with the hot modules as C, in dist/ (four to six minutes, needs a C compiler)
+wheel: dist/.built      ## a wheel with the hot modules as C, in dist/ (four to nine minutes, needs a C compiler)
 
 compiled: $(COMPILED)/.installed  ## that wheel, installed into $(COMPILED)
 
@@ -83,7 +83,7 @@ $(DEV): $(RUN)
 	@touch $@
 
 dist/.built: $(SOURCES) | $(DEV)
-	@echo "compiling; four to six minutes, less when no compiled module has changed"
+	@echo "compiling; four to nine minutes, less when no compiled module has changed"
 	@rm -rf build/lib* build/bdist* dist
 	KVORUM_COMPILE=1 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \
 		--wheel-dir dist .

@@ -4,9 +4,13 @@ Everything else about the package is in pyproject.toml, and without the variable
 modules run as Python. Compiling takes mypy (its mypyc), a C compiler and some minutes.
 """
 
-import os
+from __future__ import annotations
 
-from setuptools import Extension, setup
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # who only reads the list of modules needs no setuptools
+    from setuptools import Extension
 
 COMPILED = {
     "raft": (
@@ -43,4 +47,6 @@ def extensions() -> list[Extension]:
 
 
 if __name__ == "__main__":
+    from setuptools import setup
+
     setup(ext_modules=extensions())

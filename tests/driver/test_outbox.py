@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from chaos import virtual
@@ -67,6 +67,21 @@ def test_what_does_not_bring_the_commit_index_leaves_behind_the_notice() -> None
     assert not box.holds_notices
 
 
+Scenario = Callable[[VirtualCluster, RaftDriver, list[str]], Awaitable[None]]
+
+
+def watching_the_leader(scenario: Scenario) -> None:
+    """Run a scenario in a settled cluster, with a list of what its leader does: apply, send notices."""
+
+    async def body() -> None:
+        async with cluster(new_disks(1), 1) as running:
+            leader = await running.leader()
+            await running.settle()
+            await scenario(running, leader, observed(running, leader))
+
+    virtual.run(body())
+
+
 def observed(running: VirtualCluster, leader: RaftDriver) -> list[str]:
     """What the leader does from now on: apply, send notices."""
     events: list[str] = []
@@ -87,30 +102,21 @@ def observed(running: VirtualCluster, leader: RaftDriver) -> list[str]:
 
 
 def test_a_client_of_the_leader_is_answered_before_the_peers_hear_of_the_commit() -> None:
-    async def scenario() -> None:
-        async with cluster(new_disks(1), 1) as running:
-            leader = await running.leader()
-            await running.settle()
-            events = observed(running, leader)
+    async def scenario(_running: VirtualCluster, leader: RaftDriver, events: list[str]) -> None:
+        def answered(_outcome: Any) -> None:  # as a connection does, which writes in the next turn of the loop
+            asyncio.get_running_loop().call_soon(events.append, "answer written")
 
-            def answered(_outcome: Any) -> None:  # as a connection does, which writes in the next turn of the loop
-                asyncio.get_running_loop().call_soon(events.append, "answer written")
+        leader.submit(b"v", answered)
+        await asyncio.sleep(0.05)  # virtual
+        assert events == ["applied", "answer written", "notice", "notice"]
 
-            leader.submit(b"v", answered)
-            await asyncio.sleep(0.05)  # virtual
-            assert events == ["applied", "answer written", "notice", "notice"]
-
-    virtual.run(scenario())
+    watching_the_leader(scenario)
 
 
 def test_a_follower_whose_client_waits_is_told_before_the_leader_applies() -> None:
-    async def scenario() -> None:
-        async with cluster(new_disks(1), 1) as running:
-            leader = await running.leader()
-            await running.settle()
-            events = observed(running, leader)
-            follower = next(driver for driver in running.wire.nodes.values() if driver is not leader)
-            await follower.propose(b"v")
-            assert events == ["notice", "notice", "applied"]
+    async def scenario(running: VirtualCluster, leader: RaftDriver, events: list[str]) -> None:
+        follower = next(driver for driver in running.wire.nodes.values() if driver is not leader)
+        await follower.propose(b"v")
+        assert events == ["notice", "notice", "applied"]
 
-    virtual.run(scenario())
+    watching_the_leader(scenario)

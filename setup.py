@@ -14,8 +14,8 @@ if TYPE_CHECKING:  # who only reads the list of modules needs no setuptools
 
 COMPILED = {
     "raft": (
-        "application codec driver framing histogram log logwriter outbox proposals reads sqlite_log stable "
-        "transport waiters"
+        "application codec driver framing histogram log logrows logwriter outbox proposals reads sqlite_log "
+        "stable tailfile transport waiters"
     ),
     "raft/core": (
         "confchange config elections errors follower inflights leader log membership proposals quorum raft "

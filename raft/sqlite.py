@@ -7,7 +7,6 @@ several executemany and a commit; done in one hop it costs one.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import sqlite3
 from collections.abc import Callable
@@ -22,12 +21,7 @@ from raft.prompt import PromptFuture
 P = ParamSpec("P")
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
-
 CHECKPOINT_PAGES: Final = 4000
-FRAME_BYTES: Final = 24 + 4096
-"""A page in the write-ahead log, with its header."""
-_ZEROS_BYTES: Final = 1 << 20
 
 _OF_THE_DISK = ("disk is full", "disk i/o error", "unable to open database file", "readonly database", "locked")
 
@@ -65,13 +59,11 @@ async def connect(
     synchronous: Literal["FULL", "NORMAL"],
     checkpoint_pages: int = CHECKPOINT_PAGES,
     cache_kib: int = 8192,
-    preallocate_wal: bool = False,
 ) -> Database:
     """Open (creating if absent) a database in WAL mode, in autocommit: transactions are explicit.
 
     FULL makes each commit durable against power loss; NORMAL keeps the file consistent but may lose the last
-    commits. ``preallocate_wal`` makes the write-ahead log as long at once as it would grow (see _preallocate).
-    Raises sqlite3.DatabaseError for a file that is no database.
+    commits. Raises sqlite3.DatabaseError for a file that is no database.
     """
 
     def connector() -> sqlite3.Connection:
@@ -81,40 +73,12 @@ async def connect(
             connection.execute(f"PRAGMA synchronous={synchronous}")
             connection.execute(f"PRAGMA wal_autocheckpoint={checkpoint_pages}")
             connection.execute(f"PRAGMA cache_size=-{cache_kib}")
-            if preallocate_wal:
-                _preallocate(path.with_name(path.name + "-wal"), (checkpoint_pages + 1) * FRAME_BYTES)
         except BaseException:
             connection.close()
             raise
         return connection
 
     return await start(connector)
-
-
-def _preallocate(wal: Path, size: int) -> None:
-    """Lengthen a write-ahead log with zeros, which SQLite takes for its end (no frame has a checksum of zeros).
-
-    A sync of a file that has grown must also commit its new length to the file system's journal; within a file
-    of its final length it writes the data and nothing else. Measured: 285 us instead of 457 us, and a disk that
-    others keep busy no longer makes it milliseconds. Only a gain: a disk without room for it, and for as much
-    again of what will be written beside it, goes on without.
-    """
-    descriptor = os.open(wal, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        before = length = os.fstat(descriptor).st_size
-        disk = os.fstatvfs(descriptor)
-        free = disk.f_bavail * disk.f_frsize
-        if length < size and free < size - length + size:
-            log.warning("%s is not lengthened ahead of its use: the disk has %d bytes left", wal, free)
-            return
-        try:
-            while length < size:
-                length += os.pwrite(descriptor, bytes(min(size - length, _ZEROS_BYTES)), length)
-        except OSError as error:
-            log.warning("%s cannot be lengthened ahead of its use: %s", wal, error)
-            os.ftruncate(descriptor, before)
-    finally:
-        os.close(descriptor)
 
 
 def sync_directory(directory: Path) -> None:

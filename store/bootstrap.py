@@ -349,8 +349,7 @@ async def _create_log(path: Path, identity: Identity, start: Snapshot) -> Sqlite
     """Make the log beside its place, close it (which folds its WAL into the file), and move it there."""
     temporary = path.with_suffix(".new")
     _remove(temporary)
-    log = await SqliteLog.create(temporary, identity, start, preallocate=False)
-    await log.close()
+    await SqliteLog.create(temporary, identity, start)
     temporary.replace(path)
     sync_directory(path.parent)
     return await SqliteLog.open_existing(path, identity)

@@ -129,7 +129,8 @@ async def measure(nodes: int, seconds: float, in_flight: int, value_bytes: int) 
         for number in range(1, nodes + 1):
             directory = Path(folder) / str(number)
             directory.mkdir()
-            log = await SqliteLog.create(directory / "raft.db", Identity(1, number), start)
+            await SqliteLog.create(directory / "raft.db", Identity(1, number), start)
+            log = await SqliteLog.open_existing(directory / "raft.db")
             logs.append(log)
             wire.drivers[number] = RaftDriver(
                 DriverConfig(number),

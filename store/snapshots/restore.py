@@ -82,10 +82,7 @@ async def restore(
         conf_state = ConfState(voters=tuple(sorted(member.id for member in members)))
         with open_snapshot(path) as bolt:
             revision, auth_enabled = _load(bolt, directory / "state.db", members, conf_state, bump_revision)
-        log = await SqliteLog.create(
-            directory / "raft.db", identity, Snapshot(FIRST_INDEX, FIRST_TERM, conf_state), preallocate=False
-        )
-        await log.close()
+        await SqliteLog.create(directory / "raft.db", identity, Snapshot(FIRST_INDEX, FIRST_TERM, conf_state))
     return Restored(identity, revision, auth_enabled)
 
 

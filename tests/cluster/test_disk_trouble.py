@@ -44,18 +44,17 @@ class Single:
         return self.log.read_text().strip().splitlines()[-1]
 
 
-def small_files() -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (700_000, 700_000))
-
-
-async def test_a_full_disk_ends_the_member_in_one_line_and_costs_no_acknowledged_write(tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", [700_000, 4_500_000], ids=["without room for the tail", "with a tail"])
+async def test_a_full_disk_ends_the_member_in_one_line_and_costs_no_acknowledged_write(
+    limit: int, tmp_path: Path
+) -> None:
     member = Single(tmp_path / "d")
-    process = member.start(small_files)
+    process = member.start(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
     acknowledged = []
     client = EtcdClient([member.url])
     try:
-        for number in range(40):
-            key = b"k%02d" % number
+        for number in range(150):
+            key = b"k%03d" % number
             try:
                 await client.put(rpc_pb2.PutRequest(key=key, value=bytes(100_000)), timeout_s=10)
             except ClientError:

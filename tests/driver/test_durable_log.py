@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from chaos.disk import SimulatedDisk, SimulatedLog
+from raft import tailfile
 from raft.core.types import ConfState, Entry, EntryType, HardState, Snapshot
 from raft.log import DurableLog, Identity, LogWrite
 from raft.sqlite_log import SqliteLog
@@ -34,16 +35,21 @@ class Subject:
         self.log = await self.open_again()
 
 
-@pytest.fixture(params=["sqlite", "simulated"])
-async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Subject]:
+@pytest.fixture(params=["sqlite", "sqlite, small tail", "simulated"])
+async def subject(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Subject]:
     made: Subject
-    if request.param == "sqlite":
+    if request.param != "simulated":
+        if "small" in request.param:
+            monkeypatch.setattr(tailfile, "SIZE", 2 * tailfile.PAGE)
         path = tmp_path / "raft.db"
 
         async def open_sqlite() -> DurableLog:
             return await SqliteLog.open_existing(path, IDENTITY)
 
-        made = Subject(await SqliteLog.create(path, IDENTITY, START), open_sqlite)
+        await SqliteLog.create(path, IDENTITY, START)
+        made = Subject(await open_sqlite(), open_sqlite)
     else:
         disk = SimulatedDisk(random.Random(1))
 

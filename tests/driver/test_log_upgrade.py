@@ -12,7 +12,8 @@ from raft.codec import encode_entries
 from raft.core.types import ConfState, Entry, EntryType, HardState, Snapshot
 from raft.errors import LogError
 from raft.log import Identity, LoadedLog, LogWrite
-from raft.sqlite_log import SqliteLog, encode_conf_state
+from raft.logrows import encode_conf_state
+from raft.sqlite_log import SqliteLog
 
 IDENTITY = Identity(cluster_id=(1 << 64) - 5, member_id=(1 << 64) - 7)
 CONF_STATE = ConfState((3, 5, (1 << 64) - 7))
@@ -93,7 +94,7 @@ async def test_a_log_of_version_1_is_upgraded_and_goes_on(
     write_version_1(path, snapshot, STATE, rows)
     loaded = await loaded_from(path)
     assert (loaded.snapshot, loaded.hard_state, list(loaded.entries)) == (snapshot, STATE, expected)
-    assert version_of(path) == 2
+    assert version_of(path) == 3
     last = expected[-1].index if expected else snapshot.index
     loaded = await loaded_from(path, LogWrite(run_of(last + 1, last + 1, 5)))
     assert (loaded.hard_state, list(loaded.entries)) == (STATE, [*expected, *run_of(last + 1, last + 1, 5)])
@@ -101,6 +102,20 @@ async def test_a_log_of_version_1_is_upgraded_and_goes_on(
     await loaded_from(path, compact=end)
     loaded = await loaded_from(path)
     assert (loaded.snapshot, loaded.hard_state, list(loaded.entries)) == (end, STATE, [])
+
+
+async def test_a_log_of_version_2_is_upgraded_and_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "raft.db"
+    await SqliteLog.create(path, IDENTITY, Snapshot(1, 1, CONF_STATE))
+    before = await loaded_from(path, LogWrite(run_of(2, 5, 4), STATE))
+    database = sqlite3.connect(path)
+    with database:  # all that distinguishes it: it knows of no file beside it
+        database.execute("DELETE FROM meta WHERE key = 'tail'")
+        database.execute("UPDATE meta SET value = ? WHERE key = 'format'", ((2).to_bytes(8, "big"),))
+    database.close()
+    assert await loaded_from(path) == before
+    assert version_of(path) == 3
+    assert list((await loaded_from(path, LogWrite(run_of(6, 6, 4)))).entries) == run_of(2, 6, 4)
 
 
 async def test_an_upgrade_that_fails_leaves_version_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +126,7 @@ async def test_an_upgrade_that_fails_leaves_version_1(tmp_path: Path, monkeypatc
         def full(*_: object) -> None:
             raise sqlite3.OperationalError("database or disk is full")
 
-        patched.setattr("raft.sqlite_log._put_row", full)
+        patched.setattr("raft.logrows._put", full)
         with pytest.raises(LogError, match=r"cannot be opened now .* free space"):
             await loaded_from(path)
     assert version_of(path) == 1
@@ -127,13 +142,13 @@ async def test_another_members_log_is_not_upgraded(tmp_path: Path) -> None:
     assert version_of(path) == 1
 
 
-@pytest.mark.parametrize("version", [0, 3])
+@pytest.mark.parametrize("version", [0, 4])
 async def test_a_version_that_is_not_known_is_refused(tmp_path: Path, version: int) -> None:
     path = tmp_path / "raft.db"
-    await (await SqliteLog.create(path, IDENTITY, Snapshot(1, 1, CONF_STATE), preallocate=False)).close()
+    await SqliteLog.create(path, IDENTITY, Snapshot(1, 1, CONF_STATE))
     database = sqlite3.connect(path)
     with database:
         database.execute("UPDATE meta SET value = ? WHERE key = 'format'", (version.to_bytes(8, "big"),))
     database.close()
-    with pytest.raises(LogError, match=f"log format {version}, this release reads 2"):
+    with pytest.raises(LogError, match=f"log format {version}, this release reads 3"):
         await loaded_from(path)

@@ -35,6 +35,7 @@ RAWNODE: Final = "tests/raft/test_rawnode.py"
 DRIVER: Final = "tests/driver/test_driver.py"
 POWER: Final = "tests/driver/test_power_loss.py"
 LOGS: Final = "tests/driver/test_durable_log.py"
+TAIL: Final = "tests/driver/test_tailfile.py"
 ROUNDS: Final = "tests/driver/test_waiters_and_reads.py"
 TRANSPORT: Final = "tests/driver/test_transport.py"
 FUZZ: Final = "tests/driver/test_peer_fuzz.py"
@@ -282,17 +283,42 @@ MUTANTS: Final = (
         ("tests/driver/test_sqlite_log.py",),
     ),
     Mutant(
-        "stored entries above a rewritten one survive", "raft/sqlite_log.py",
+        "stored entries above a rewritten one survive", "raft/logrows.py",
         "SET last = ? WHERE last >= ?\", (first - 1, first)", "SET last = ? WHERE last > ?\", (first, first)",
         (LOGS,),
     ),
     Mutant(
-        "compaction takes the hard state along", "raft/sqlite_log.py",
+        "compaction takes the hard state along", "raft/logrows.py",
         "WHERE last <= ? AND seq < (SELECT max(seq) FROM writes)", "WHERE last <= ?", (LOGS,),
     ),
     Mutant(
-        "a replaced tail takes the vote along", "raft/sqlite_log.py",
-        "write.hard_state or tail.hard_state", "write.hard_state or HardState()", (LOGS,),
+        "a replaced tail takes the vote along", "raft/logrows.py",
+        "write.hard_state or newest.hard_state", "write.hard_state or HardState()", (LOGS,),
+    ),
+    Mutant(
+        "the newest writes are told before they are synced", "raft/tailfile.py",
+        "        _sync(self._descriptor)\n", "", ("tests/driver/test_sqlite_log.py",),
+    ),
+    Mutant(
+        "a torn record of the newest writes is read", "raft/tailfile.py",
+        "return content if _checksum(salt, position, content) == checksum else None", "return content", (TAIL,),
+    ),
+    Mutant(
+        "records of an earlier round are read", "raft/tailfile.py",
+        "if found != salt or", "if", (TAIL,),
+    ),
+    Mutant(
+        "a damaged record of the newest writes is taken for their end", "raft/tailfile.py",
+        "for later in range(position + PAGE, len(data), PAGE):", "for later in ():", (TAIL,),
+    ),
+    Mutant(
+        "rows that were taken over stay in force beside the database", "raft/logrows.py",
+        "            if salt != self._salt:", "            if not self._salt:",
+        ("tests/driver/test_sqlite_log.py",),
+    ),
+    Mutant(
+        "what is in the tail alone is cut off by a truncation", "raft/logrows.py",
+        "            db.executemany(_PUT, self._waiting)\n", "", (LOGS,),
     ),
     Mutant(
         "a torn record is read", "chaos/disk.py",

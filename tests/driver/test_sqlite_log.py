@@ -412,7 +412,7 @@ async def test_a_full_disk_at_the_start_loses_nothing(tmp_path: Path, monkeypatc
             raise sqlite3.OperationalError("database or disk is full")
 
         patched.setattr("raft.logrows.Rows.take_over", full)
-        with pytest.raises(LogError, match="cannot be opened now .* free space"):
+        with pytest.raises(LogError, match=r"cannot be opened now .* free space"):
             await reopen(tmp_path / "crashed")
     assert list((await (await reopen(tmp_path / "crashed")).load()).entries) == [entry(2)]
 

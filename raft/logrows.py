@@ -92,8 +92,8 @@ class Rows:
         if rows._salt:
             rows._recover(tailfile.read(beside, rows._salt))
             rows.take_over(db)
-        # Only now may the file be changed, or given up where there is no room for it.
-        rows._file = TailFile.open(beside)
+        # Only now may the file be replaced, or be gone where there is no room for it.
+        rows._file = TailFile.create(beside)
         try:
             rows.take_over(db)
         except BaseException:

@@ -55,23 +55,24 @@ class TailFile:
         self._position = 0
 
     @classmethod
-    def open(cls, path: Path) -> TailFile | None:
-        """The file, durably of its full length: made of zeros where it is missing or too short.
+    def create(cls, path: Path) -> TailFile | None:
+        """A new file, durably of its full length, in the place of one that may be there.
 
         None on a disk without room for it and for as much again of what will be written beside it: what this
         takes of a small disk, the database would lack.
         """
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            length = os.fstat(descriptor).st_size
-            if length < SIZE:
-                disk = os.fstatvfs(descriptor)
-                free = disk.f_bavail * disk.f_frsize
-                if free < 2 * SIZE - length:
-                    raise OSError(errno.ENOSPC, f"the disk has {free} bytes left")
-                _write_all(descriptor, bytes(SIZE - length), length)
-                os.fsync(descriptor)
-                sync_directory(path.parent)
+            disk = os.fstatvfs(descriptor)
+            free = disk.f_bavail * disk.f_frsize
+            if free < 2 * SIZE:
+                raise OSError(errno.ENOSPC, f"the disk has {free} bytes left")
+            # By the page: what is written at once is kept in memory as one large piece, and each later write of a
+            # page then goes through all of it (pwrite and fdatasync together 70 us of CPU instead of 93 us).
+            for position in range(0, SIZE, PAGE):
+                _write_all(descriptor, bytes(PAGE), position)
+            os.fsync(descriptor)
+            sync_directory(path.parent)
         except BaseException as error:
             os.close(descriptor)
             if isinstance(error, OSError) and error.errno in _NO_ROOM:

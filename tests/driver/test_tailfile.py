@@ -18,7 +18,7 @@ NOW, BEFORE = b"now salt", b"old salt"
 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[TailFile]:
-    made = TailFile.open(tmp_path / "tail")
+    made = TailFile.create(tmp_path / "tail")
     assert made is not None
     yield made
     made.close()
@@ -131,14 +131,13 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
         read(tmp_path / "tail", NOW)
 
 
-def test_an_existing_file_is_lengthened_and_keeps_what_it_holds(file: TailFile) -> None:
+def test_a_new_file_takes_the_place_of_an_old_one(file: TailFile) -> None:
     fill(file, NOW, b"one")
     os.truncate(file.path, PAGE)
-    again = TailFile.open(file.path)
+    again = TailFile.create(file.path)
     assert again is not None
     again.close()
-    assert file.path.stat().st_size == tailfile.SIZE
-    assert read(file.path, NOW) == [b"one"]
+    assert file.path.read_bytes() == bytes(tailfile.SIZE)
 
 
 def test_a_write_that_the_system_cuts_short_is_completed(file: TailFile, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +158,7 @@ def test_the_file_is_durable_of_its_full_length_before_it_is_used(
         seen.append((os.fstat(fd).st_ino, os.fstat(fd).st_size))
 
     monkeypatch.setattr(os, "fsync", sync)
-    made = TailFile.open(tmp_path / "tail")
+    made = TailFile.create(tmp_path / "tail")
     assert made is not None
     made.close()
     assert seen[0] == (made.path.stat().st_ino, tailfile.SIZE)

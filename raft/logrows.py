@@ -16,7 +16,6 @@ later one being right. Such logs are upgraded when they are opened.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -71,35 +70,31 @@ class _Newest(NamedTuple):
 
 
 class Rows:
-    """The rows of an open log. Raises sqlite3.Error and OSError; after either, it must not be written any more."""
+    """The rows of the log at ``path``. Raises sqlite3.Error and OSError; after either, nothing may be written any
+    more: whether a transaction whose end failed is in force, only the next opening finds out."""
 
-    def __init__(self, newest: _Newest) -> None:
-        self._newest = newest
+    _newest: _Newest
+
+    def __init__(self, path: Path) -> None:
+        self._beside = path.with_name(path.name + "-tail")
         self._file: TailFile | None = None
         self._salt = b""
         """Of the rows in the file, as the database has it."""
         self._waiting: list[_Row] = []
         """The rows in the file."""
 
-    @classmethod
-    def begin(cls, db: sqlite3.Connection, path: Path, version: int) -> Rows:
-        """Those of the log of ``version`` at ``path``, once it is of the present one and whole in the database."""
+    def begin(self, db: sqlite3.Connection, version: int) -> None:
+        """Go on with a log of ``version``, once it is of the present one and whole in the database."""
         if version < FORMAT_VERSION:
             _upgrade(db, version)
-        rows = cls(_newest(db))
-        (rows._salt,) = db.execute("SELECT value FROM meta WHERE key = 'tail'").fetchone()
-        beside = path.with_name(path.name + "-tail")
-        if rows._salt:
-            rows._recover(tailfile.read(beside, rows._salt))
-            rows.take_over(db)
+        self._newest = _newest(db)
+        (self._salt,) = db.execute("SELECT value FROM meta WHERE key = 'tail'").fetchone()
+        if self._salt:
+            self._recover(tailfile.read(self._beside, self._salt))
+            self.take_over(db)
         # Only now may the file be replaced, or be gone where there is no room for it.
-        rows._file = TailFile.create(beside)
-        try:
-            rows.take_over(db)
-        except BaseException:
-            rows.close()
-            raise
-        return rows
+        self._file = TailFile.create(self._beside)
+        self.take_over(db)
 
     def _recover(self, records: Sequence[bytes]) -> None:
         for record in records:
@@ -156,7 +151,8 @@ class Rows:
                 )
 
     def load(self, db: sqlite3.Connection) -> LoadedLog:
-        self.take_over(db)
+        if self._waiting:
+            self.take_over(db)
         return _load(db)
 
     def end(self, db: sqlite3.Connection) -> None:
@@ -179,16 +175,21 @@ class Rows:
     @contextmanager
     def _transaction(self, db: sqlite3.Connection) -> Iterator[None]:
         """One that begins with the rows that wait. At its end they are in the database, and the file is empty."""
-        salt = os.urandom(tailfile.SALT_BYTES) if self._file is not None else b""
+        salt = self._salt
+        if self._file is None:
+            salt = b""
+        elif self._waiting or not salt:
+            salt = self._file.announce()
         with _transaction(db):
             db.executemany(_PUT, self._waiting)
             if salt != self._salt:
                 db.execute(_SET, ("tail", salt))
             yield
-        self._salt = salt
-        self._waiting.clear()
-        if self._file is not None:
-            self._file.begin(salt)
+        if salt != self._salt:
+            self._salt = salt
+            self._waiting.clear()
+            if self._file is not None:
+                self._file.begin()
 
 
 @contextmanager

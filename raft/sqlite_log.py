@@ -9,16 +9,18 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from raft import logrows, sqlite
 from raft.core.types import Snapshot
-from raft.errors import CodecError, LogError, SyncFailed
+from raft.errors import LogError, SyncFailed
 from raft.histogram import DISK_SECONDS, Histogram
 from raft.log import Identity, LoadedLog, LogWrite
 from raft.logrows import Rows
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +68,7 @@ class SqliteLog:
         except BaseException as error:
             if database is not None:
                 await database.close()
-            if sqlite.is_disk_trouble(error):
+            if _is_of_the_disk(error):
                 raise LogError(path, f"the raft log cannot be made now ({error})", _MEND_DISK) from error
             raise
         sqlite.sync_directory(path.parent)
@@ -80,16 +82,18 @@ class SqliteLog:
         if not path.exists():
             raise LogError(path, "the raft log is missing", _REPLACE_MEMBER)
         database: sqlite.Database | None = None
+        rows = Rows(path)
         try:
             database = await sqlite.connect(path, synchronous="FULL")
             found, version = await database.run(logrows.check)
             if identity is not None and found != identity:
                 raise _of_another(path, found, identity)
-            rows = await database.run(Rows.begin, path, version)
+            await database.run(rows.begin, version)
         except BaseException as error:
             if database is not None:
                 await database.close()
-            if sqlite.is_disk_trouble(error) or isinstance(error, OSError):
+            rows.close()
+            if _is_of_the_disk(error):
                 raise LogError(path, f"the raft log cannot be opened now ({error})", _MEND_DISK) from error
             if isinstance(error, (sqlite3.DatabaseError, ValueError, TypeError, KeyError)):
                 raise LogError(path, f"not a usable raft log ({error})", _REPLACE_MEMBER) from error
@@ -98,8 +102,11 @@ class SqliteLog:
 
     async def load(self) -> LoadedLog:
         try:
-            return await self._database.run(self._rows.load)
-        except (sqlite3.DatabaseError, ValueError, TypeError, CodecError) as error:
+            return await self._database.run(self._first_failure, self._rows.load)
+        except SyncFailed as failure:
+            error = failure.__cause__
+            if _is_of_the_disk(error):
+                raise LogError(self._path, f"the raft log cannot be read now ({error})", _MEND_DISK) from error
             raise LogError(self._path, f"the raft log is damaged ({error})", _REPLACE_MEMBER) from error
 
     def write(self, writes: Sequence[LogWrite]) -> asyncio.Future[None]:
@@ -107,13 +114,7 @@ class SqliteLog:
 
     def _append(self, db: sqlite3.Connection, writes: Sequence[LogWrite], asked: float) -> None:
         """In the database's thread, which nobody stops: the rows stay those on disk. Raises SyncFailed."""
-        if self._failed is not None:
-            raise self._failed
-        try:
-            self._rows.write(db, writes)
-        except (sqlite3.Error, OSError) as error:
-            self._failed = SyncFailed(self._path, error)
-            raise self._failed from error
+        self._first_failure(db, self._rows.write, writes)
         took = self.last_sync_s = time.perf_counter() - asked
         # Counted only here: who reads the figures meanwhile may find one of them a write ahead of the others.
         self.sync_seconds.observe(took)
@@ -122,14 +123,18 @@ class SqliteLog:
         self._entries_written += sum(len(write.entries) for write in writes)
         self._sync_s_max = max(self._sync_s_max, took)
 
-    async def compact(self, snapshot: Snapshot) -> None:
+    def _first_failure(self, db: sqlite3.Connection, fn: Callable[..., T], *args: object) -> T:
+        """Run it, unless something failed before. Noted in this thread: what is queued behind must not be done."""
         if self._failed is not None:
             raise self._failed
         try:
-            await self._database.run(self._rows.compact, snapshot)
-        except (sqlite3.Error, OSError) as error:
+            return fn(db, *args)
+        except Exception as error:
             self._failed = SyncFailed(self._path, error)
             raise self._failed from error
+
+    async def compact(self, snapshot: Snapshot) -> None:
+        await self._database.run(self._first_failure, self._rows.compact, snapshot)
 
     async def close(self) -> None:
         """Everything is in the database then, if the disk allows it, and otherwise where it is durable already."""
@@ -137,13 +142,13 @@ class SqliteLog:
             self._closed = True
             try:
                 await self._database.run(self._end)
-            except (sqlite3.Error, OSError) as error:
-                log.warning("%s: the newest writes stay in the file beside it (%s)", self._path, error)
+            except SyncFailed as failure:
+                log.warning("%s: the newest writes stay in the file beside it (%s)", self._path, failure.__cause__)
         await self._database.close()
 
     def _end(self, db: sqlite3.Connection) -> None:
         if self._failed is None:
-            self._rows.end(db)
+            self._first_failure(db, self._rows.end)
         else:
             self._rows.close()
 
@@ -154,6 +159,11 @@ class SqliteLog:
             "sync_seconds_total": self.sync_seconds.total,
             "sync_seconds_max": self._sync_s_max,
         }
+
+
+def _is_of_the_disk(error: BaseException | None) -> bool:
+    """Whether the disk does not let us work, and nothing is wrong with the log."""
+    return isinstance(error, OSError) or (error is not None and sqlite.is_disk_trouble(error))
 
 
 def _of_another(path: Path, found: Identity, identity: Identity) -> LogError:

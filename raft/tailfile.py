@@ -9,9 +9,11 @@ position, length and content, and all records before it. So after a crash:
 * before the transaction was durable, the old salt is in force and all old records are still there;
 * after it, the old records have a salt that is no longer in force.
 
-Each record begins a page and is padded to whole ones, so that no write touches a sector that holds another record.
-A record is written only when the one before is durable. One that is torn is therefore the last: if a valid record
-follows it, the file is damaged, and is refused instead of being cut short.
+The first two pages hold the salt in force and the next one, which is there before the database has it: a file
+that was exchanged or wiped is no file without records. Each record begins a page and is padded to whole ones, so
+that no write touches a sector that holds another record. A record is written only when the one before is durable.
+One that is torn is therefore the last: if a valid record follows it, the file is damaged, and is refused instead of
+being cut short. Damage to the last one alone cannot be told from a torn write.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ log = logging.getLogger(__name__)
 
 SIZE: Final = 4 << 20
 PAGE: Final = 4096
-SALT_BYTES: Final = 8
+_SALT_BYTES: Final = 8
+_FIRST_RECORD: Final = 2 * PAGE
 
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -51,8 +54,10 @@ class TailFile:
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
-        self._salt = b""
-        self._position = 0
+        self._salt = self._next_salt = b""
+        self._slot = 0
+        """The page of the salt in force."""
+        self._position = _FIRST_RECORD
 
     @classmethod
     def create(cls, path: Path) -> TailFile | None:
@@ -82,23 +87,31 @@ class TailFile:
             raise
         return cls(path, descriptor)
 
-    def begin(self, salt: bytes) -> None:
-        """The next record is the first with ``salt``, which is durably in force."""
-        self._salt = salt
-        self._position = 0
+    def announce(self) -> bytes:
+        """A salt for the next records, durably in the file; the one in force, and its records, stay."""
+        self._next_salt = os.urandom(_SALT_BYTES)
+        self._write(self._next_salt, (1 - self._slot) * PAGE, b"")
+        return self._next_salt
+
+    def begin(self) -> None:
+        """What was announced is durably in force: the next record is the first with it."""
+        self._salt, self._slot = self._next_salt, 1 - self._slot
+        self._position = _FIRST_RECORD
 
     def append(self, content: bytes) -> bool:
         """Make a record durable; False where it does not fit any more, and nothing was written."""
-        size = -(-(_HEADER.size + len(content)) // PAGE) * PAGE
+        size = _size(content)
         if self._position + size > SIZE:
             return False
-        checksum = _checksum(self._salt, self._position, content)
-        record = _HEADER.pack(self._salt, len(content), checksum) + content
-        # Whole pages: for a part of one, the system would have to read it first when it is not in memory.
-        _write_all(self._descriptor, record.ljust(size, b"\0"), self._position)
-        _sync(self._descriptor)
+        self._write(self._salt, self._position, content)
         self._position += size
         return True
+
+    def _write(self, salt: bytes, position: int, content: bytes) -> None:
+        record = _HEADER.pack(salt, len(content), _checksum(salt, position, content)) + content
+        # Whole pages: for a part of one, the system would have to read it first when it is not in memory.
+        _write_all(self._descriptor, record.ljust(_size(content), b"\0"), position)
+        _sync(self._descriptor)
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -110,15 +123,24 @@ def read(path: Path, salt: bytes) -> list[bytes]:
         data = path.read_bytes()
     except FileNotFoundError:
         raise ValueError(f"{path.name} beside it is missing, which holds its newest writes") from None
+    if len(data) < SIZE:
+        raise ValueError(f"{path.name} beside it, which holds its newest writes, was cut to {len(data)} bytes")
+    if all(_content(data, slot, salt) is None for slot in range(0, _FIRST_RECORD, PAGE)):
+        raise ValueError(f"{path.name} beside it, which held its newest writes, is that of another log or damaged")
     contents: list[bytes] = []
-    position = 0
+    position = _FIRST_RECORD
     while (content := _content(data, position, salt)) is not None:
         contents.append(content)
-        position += -(-(_HEADER.size + len(content)) // PAGE) * PAGE
+        position += _size(content)
     for later in range(position + PAGE, len(data), PAGE):
         if _content(data, later, salt) is not None:
             raise ValueError(f"{path.name}: the record at byte {position} is damaged, and others follow it")
     return contents
+
+
+def _size(content: bytes) -> int:
+    """Of its record, in whole pages."""
+    return -(-(_HEADER.size + len(content)) // PAGE) * PAGE
 
 
 def _content(data: bytes, position: int, salt: bytes) -> bytes | None:

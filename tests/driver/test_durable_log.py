@@ -42,7 +42,7 @@ async def subject(
     made: Subject
     if request.param != "simulated":
         if "small" in request.param:
-            monkeypatch.setattr(tailfile, "SIZE", 2 * tailfile.PAGE)
+            monkeypatch.setattr(tailfile, "SIZE", 4 * tailfile.PAGE)
         path = tmp_path / "raft.db"
 
         async def open_sqlite() -> DurableLog:

@@ -8,12 +8,14 @@ import os
 import random
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from raft import tailfile
+from raft import logrows, tailfile
 from raft.core.types import ConfState, Entry, EntryType, HardState, Snapshot
 from raft.errors import LogError, SyncFailed
 from raft.log import Identity, LogWrite
@@ -203,6 +205,54 @@ async def test_m36_a_failed_write_of_the_tail_is_fatal_and_never_retried(
     assert list((await (await reopen(tmp_path)).load()).entries)[:1] == [entry(2)]
 
 
+async def test_m36_what_is_queued_behind_a_failed_compaction_is_not_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a transaction that failed is in doubt: here it is in force, and with it another salt."""
+    log = await new_log(tmp_path)
+    await log.write([LogWrite([entry(2)], HardState(1, 0, 2))])
+    with monkeypatch.context() as patched:
+        real = logrows._transaction
+
+        @contextmanager
+        def in_doubt(db: sqlite3.Connection) -> Iterator[None]:
+            with real(db):
+                yield
+            raise sqlite3.OperationalError("disk I/O error")
+
+        patched.setattr(logrows, "_transaction", in_doubt)
+        compacting = asyncio.create_task(log.compact(Snapshot(2, 1, START.conf_state)))
+        await asyncio.sleep(0)
+        queued = [log.write([LogWrite([entry(index)])]) for index in (3, 4)]
+        for ended in await asyncio.gather(compacting, *queued, return_exceptions=True):
+            assert isinstance(ended, SyncFailed)
+    with pytest.raises(SyncFailed):
+        await log.write([LogWrite([entry(5)])])
+    await log.close()
+    loaded = await (await reopen(tmp_path)).load()
+    assert (loaded.snapshot.index, loaded.hard_state, list(loaded.entries)) == (2, HardState(1, 0, 2), [])
+
+
+async def test_loading_a_log_that_was_just_opened_writes_nothing(tmp_path: Path) -> None:
+    log = await new_log(tmp_path)
+    seen: list[str] = []
+    await log._database.run(lambda db: db.set_trace_callback(seen.append))
+    await log.load()
+    assert {statement.split()[0] for statement in seen} == {"SELECT"}
+
+
+@pytest.mark.parametrize(
+    "trouble", [sqlite3.OperationalError("database or disk is full"), OSError(errno.EIO, "Input/output error")]
+)
+async def test_a_disk_that_cannot_be_read_now_is_not_called_damage(
+    trouble: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await new_log(tmp_path)
+    monkeypatch.setattr(logrows, "_load", Mock(side_effect=trouble))
+    with pytest.raises(LogError, match=r"cannot be read now \(.*\); nothing is wrong with it"):
+        await log.load()
+
+
 async def doings(log: SqliteLog, monkeypatch: pytest.MonkeyPatch, *calls: list[LogWrite]) -> list[str]:
     """The writes and syncs of the tail, and the first words of the statements, that writing ``calls`` takes."""
     seen: list[str] = []
@@ -256,7 +306,7 @@ async def test_what_does_not_fit_goes_to_the_database_with_all_that_waits(
     await log.write([LogWrite([entry(2)])])
     large = entry(3, data=bytes(tailfile.SIZE))
     seen = await doings(log, monkeypatch, [LogWrite([large])], [LogWrite([entry(4)])])
-    assert seen == ["BEGIN", "REPLACE", "REPLACE", "REPLACE", "COMMIT", "told", "write", "sync", "told"]
+    assert seen == ["write", "sync", "BEGIN", *["REPLACE"] * 3, "COMMIT", "told", "write", "sync", "told"]
     await crash(tmp_path)
     assert list((await (await reopen(tmp_path / "crashed")).load()).entries) == [entry(2), large, entry(4)]
 
@@ -358,10 +408,10 @@ async def test_a_damaged_tail_is_refused_and_named(tmp_path: Path) -> None:
     await crash(tmp_path)
     path = tmp_path / "crashed/raft.db-tail"
     data = bytearray(path.read_bytes())
-    data[2 * tailfile.PAGE + 30] ^= 1
+    data[4 * tailfile.PAGE + 30] ^= 1
     path.write_bytes(data)
     for _ in range(2):  # and nothing is changed by the attempt
-        with pytest.raises(LogError, match=r"raft\.db-tail: the record at byte 8192 is damaged"):
+        with pytest.raises(LogError, match=r"raft\.db-tail: the record at byte 16384 is damaged"):
             await reopen(tmp_path / "crashed")
     assert path.read_bytes() == data
 
@@ -380,7 +430,7 @@ async def test_a_tail_that_does_not_continue_its_database_is_refused(tmp_path: P
 
 
 async def test_a_full_disk_at_the_transfer_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tailfile, "SIZE", 4 * tailfile.PAGE)
+    monkeypatch.setattr(tailfile, "SIZE", 6 * tailfile.PAGE)
     log = await new_log(tmp_path)
     await limit(log, 6)
     acknowledged = []
@@ -429,7 +479,7 @@ async def test_a_killed_process_has_every_write_that_was_told(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After every write of a random history, with a file so short that its rows are taken over again and again."""
-    monkeypatch.setattr(tailfile, "SIZE", 3 * tailfile.PAGE)
+    monkeypatch.setattr(tailfile, "SIZE", 5 * tailfile.PAGE)
     draw = random.Random(seed)
     log = await new_log(tmp_path)
     begin, state, entries = START, HardState(1, 0, 1), list[Entry]()

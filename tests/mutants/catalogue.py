@@ -277,9 +277,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "M36: a failed write of the log may be tried again", "raft/sqlite_log.py",
-        "            self._failed = SyncFailed(self._path, error)\n            raise self._failed from error\n"
-        "        took = ",
-        "            raise SyncFailed(self._path, error) from error\n        took = ",
+        "            self._failed = SyncFailed(self._path, error)\n            raise self._failed from error\n",
+        "            raise SyncFailed(self._path, error) from error\n",
         ("tests/driver/test_sqlite_log.py",),
     ),
     Mutant(
@@ -297,7 +296,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "the newest writes are told before they are synced", "raft/tailfile.py",
-        "        _sync(self._descriptor)\n", "", ("tests/driver/test_sqlite_log.py",),
+        "\n        _sync(self._descriptor)\n", "\n", ("tests/driver/test_sqlite_log.py",),
     ),
     Mutant(
         "a torn record of the newest writes is read", "raft/tailfile.py",

@@ -10,10 +10,10 @@ position, length and content, and all records before it. So after a crash:
 * after it, the old records have a salt that is no longer in force.
 
 The first two pages hold the salt in force and the next one, which is there before the database has it: a file
-that was exchanged or wiped is no file without records. Each record begins a page and is padded to whole ones, so
-that no write touches a sector that holds another record. A record is written only when the one before is durable.
-One that is torn is therefore the last: if a valid record follows it, the file is damaged, and is refused instead of
-being cut short. Damage to the last one alone cannot be told from a torn write.
+that was exchanged or wiped is no file without records. Each record begins a page and is padded to whole ones,
+so that no write touches a sector that holds another record. A record is written only when the one before is
+durable. One that is torn is therefore the last: if a valid record follows it, the file is damaged, and is
+refused instead of being cut short. Damage to the last one alone cannot be told from a torn write.
 """
 
 from __future__ import annotations

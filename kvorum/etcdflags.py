@@ -21,7 +21,7 @@ _DISCOVERY: Final = "only with --discovery or --discovery-endpoints, which are r
 IGNORED: Final[Mapping[str, str]] = {
     "wal-dir": "the raft log lies in --data-dir",
     "max-snapshots": "no snapshot files are kept",
-    "max-wals": "the raft log is one file that is truncated",
+    "max-wals": "the raft log is truncated by itself, and has no files to keep",
     "backend-bbolt-freelist-type": _DISK,
     "backend-batch-interval": _DISK,
     "backend-batch-limit": _DISK,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
@@ -69,6 +69,12 @@ class _Newest(NamedTuple):
         return seq, first, last, data, state.term, _blob(state.vote), state.commit
 
 
+def _after(row: _Row) -> _Newest:
+    """``row`` as the newest one."""
+    seq, first, last, _, term, vote, commit = row
+    return _Newest(seq, last, HardState(term, _number(vote), commit), last < first)
+
+
 class Rows:
     """The rows of the log at ``path``. Raises sqlite3.Error and OSError; after either, nothing may be written any
     more: whether a transaction whose end failed is in force, only the next opening finds out."""
@@ -88,7 +94,10 @@ class Rows:
         if version < FORMAT_VERSION:
             _upgrade(db, version)
         self._newest = _newest(db)
-        (self._salt,) = db.execute("SELECT value FROM meta WHERE key = 'tail'").fetchone()
+        salt = db.execute("SELECT value FROM meta WHERE key = 'tail'").fetchone()
+        if salt is None:
+            raise ValueError("the salt of its newest writes is missing")
+        self._salt = salt[0]
         if self._salt:
             self._recover(tailfile.read(self._beside, self._salt))
             self.take_over(db)
@@ -99,12 +108,11 @@ class Rows:
     def _recover(self, records: Sequence[bytes]) -> None:
         for record in records:
             row: _Row = msgpack.unpackb(record, use_list=False)
-            seq, first, last, _, term, vote, commit = row
             following = self._newest.followed_by((), HardState())
-            if (seq, first) != following[:2]:
-                raise ValueError(f"its newest writes go on at {seq}, {first} and not at {following[:2]}")
+            if row[:2] != following[:2]:
+                raise ValueError(f"its newest writes go on at {row[:2]} and not at {following[:2]}")
             self._waiting.append(row)
-            self._newest = _Newest(seq, last, HardState(term, _number(vote), commit), last < first)
+            self._newest = _after(row)
 
     def write(self, db: sqlite3.Connection, writes: Sequence[LogWrite]) -> None:
         """All writes or none, durably."""
@@ -133,7 +141,7 @@ class Rows:
         else:
             with self._transaction(db):
                 db.execute(_PUT, row)
-        self._newest = _Newest(row[0], row[2], state, is_empty=not entries)
+        self._newest = _after(row)
 
     def take_over(self, db: sqlite3.Connection) -> None:
         """Have everything in the database."""
@@ -156,15 +164,15 @@ class Rows:
         return _load(db)
 
     def end(self, db: sqlite3.Connection) -> None:
-        """Have everything in the database and no file beside it. It stays where that fails, and is in force."""
+        """Have everything in the database and no file beside it, where that can be."""
         file, self._file = self._file, None
-        if file is None:
-            return
-        try:
-            self.take_over(db)
-            file.path.unlink()
-        finally:
-            file.close()
+        if file is not None:
+            try:
+                self.take_over(db)  # nothing in the file is in force after it, whether or not it goes away
+                with suppress(OSError):
+                    file.path.unlink()
+            finally:
+                file.close()
 
     def close(self) -> None:
         """What is in the file stays there, to be found when the log is opened again."""
@@ -327,7 +335,7 @@ def _put(db: sqlite3.Connection, newest: _Newest, entries: Sequence[Entry], stat
     """The row after ``newest``, in a transaction of the caller's; returns it."""
     row = newest.followed_by(entries, state)
     db.execute(_PUT, row)
-    return _Newest(row[0], row[2], state, is_empty=not entries)
+    return _after(row)
 
 
 def _put_snapshot(db: sqlite3.Connection, snapshot: Snapshot) -> None:

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from raft import logrows, sqlite
 from raft.core.types import Snapshot
-from raft.errors import LogError, SyncFailed
+from raft.errors import CodecError, LogError, SyncFailed
 from raft.histogram import DISK_SECONDS, Histogram
 from raft.log import Identity, LoadedLog, LogWrite
 from raft.logrows import Rows
@@ -33,6 +33,10 @@ _REPLACE_MEMBER: Final = (
 )
 
 _MEND_DISK: Final = "nothing is wrong with it: free space or mend the disk, then start this member again"
+
+
+_DAMAGE: Final = (sqlite3.DatabaseError, ValueError, TypeError, KeyError, CodecError)
+"""What reading a file raises that is not as it was written."""
 
 
 class SqliteLog:
@@ -60,18 +64,19 @@ class SqliteLog:
         """
         if path.exists():
             raise LogError(path, "a log is already there", "start the member without bootstrapping it again")
-        database: sqlite.Database | None = None
         try:
             database = await sqlite.connect(path, synchronous="FULL")
-            await database.run(logrows.create, identity, snapshot)
-            await database.close()
-        except BaseException as error:
-            if database is not None:
+            try:
+                await database.run(logrows.create, identity, snapshot)
+            except BaseException:
                 await database.close()
+                raise
+            await database.close()
+            sqlite.sync_directory(path.parent)
+        except (sqlite3.Error, OSError) as error:
             if _is_of_the_disk(error):
                 raise LogError(path, f"the raft log cannot be made now ({error})", _MEND_DISK) from error
             raise
-        sqlite.sync_directory(path.parent)
 
     @classmethod
     async def open_existing(cls, path: Path, identity: Identity | None = None) -> SqliteLog:
@@ -95,7 +100,7 @@ class SqliteLog:
             rows.close()
             if _is_of_the_disk(error):
                 raise LogError(path, f"the raft log cannot be opened now ({error})", _MEND_DISK) from error
-            if isinstance(error, (sqlite3.DatabaseError, ValueError, TypeError, KeyError)):
+            if isinstance(error, _DAMAGE):
                 raise LogError(path, f"not a usable raft log ({error})", _REPLACE_MEMBER) from error
             raise
         return cls(path, database, rows, found)
@@ -107,13 +112,15 @@ class SqliteLog:
             error = failure.__cause__
             if _is_of_the_disk(error):
                 raise LogError(self._path, f"the raft log cannot be read now ({error})", _MEND_DISK) from error
-            raise LogError(self._path, f"the raft log is damaged ({error})", _REPLACE_MEMBER) from error
+            if isinstance(error, _DAMAGE):
+                raise LogError(self._path, f"the raft log is damaged ({error})", _REPLACE_MEMBER) from error
+            raise (error or failure) from None
 
     def write(self, writes: Sequence[LogWrite]) -> asyncio.Future[None]:
-        return self._database.submit(self._append, writes, time.perf_counter())
+        return self._database.submit(self._write, writes, time.perf_counter())
 
-    def _append(self, db: sqlite3.Connection, writes: Sequence[LogWrite], asked: float) -> None:
-        """In the database's thread, which nobody stops: the rows stay those on disk. Raises SyncFailed."""
+    def _write(self, db: sqlite3.Connection, writes: Sequence[LogWrite], asked: float) -> None:
+        """In the database's thread, which nobody stops: the rows stay what is on the disk. Raises SyncFailed."""
         self._first_failure(db, self._rows.write, writes)
         took = self.last_sync_s = time.perf_counter() - asked
         # Counted only here: who reads the figures meanwhile may find one of them a write ahead of the others.
@@ -144,12 +151,15 @@ class SqliteLog:
                 await self._database.run(self._end)
             except SyncFailed as failure:
                 log.warning("%s: the newest writes stay in the file beside it (%s)", self._path, failure.__cause__)
+            except BaseException:
+                await self._database.close()
+                raise
         await self._database.close()
 
     def _end(self, db: sqlite3.Connection) -> None:
-        if self._failed is None:
+        try:
             self._first_failure(db, self._rows.end)
-        else:
+        finally:
             self._rows.close()
 
     def statistics(self) -> Mapping[str, float]:

@@ -1,10 +1,10 @@
 """The newest writes of the log in a plain file: what is not in the database yet, and durable all the same.
 
-A record is appended by one write and one sync within a file that has its final length from the start: nothing is
-looked up, no page is changed, no length is committed to the file system's journal. The database takes the records
-over from time to time, many in one transaction, which also writes down the salt of the records that follow; those
-begin at the start of the file again. A record counts only with the salt of the moment, a checksum over salt,
-position, length and content, and all records before it. So after a crash:
+A record is appended by one write and one sync within a file that has its final length from the start: nothing
+is looked up, no page of a tree is changed, no length is committed to the file system's journal. The database
+takes the records over from time to time, many in one transaction, which also writes down the salt of the
+records that follow; those begin at the start of the file again. A record counts only with the salt of the
+moment, a checksum over salt, position, length and content, and all records before it. So after a crash:
 
 * before the transaction was durable, the old salt is in force and all old records are still there;
 * after it, the old records have a salt that is no longer in force.
@@ -31,6 +31,7 @@ from raft.sqlite import sync_directory
 log = logging.getLogger(__name__)
 
 SIZE: Final = 4 << 20
+"""Part of the format: a shorter file is refused."""
 PAGE: Final = 4096
 _SALT_BYTES: Final = 8
 _FIRST_RECORD: Final = 2 * PAGE
@@ -66,7 +67,7 @@ class TailFile:
         None on a disk without room for it and for as much again of what will be written beside it: what this
         takes of a small disk, the database would lack.
         """
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
             disk = os.fstatvfs(descriptor)
             free = disk.f_bavail * disk.f_frsize
@@ -100,7 +101,7 @@ class TailFile:
 
     def append(self, content: bytes) -> bool:
         """Make a record durable; False where it does not fit any more, and nothing was written."""
-        size = _size(content)
+        size = _record_bytes(content)
         if self._position + size > SIZE:
             return False
         self._write(self._salt, self._position, content)
@@ -110,7 +111,7 @@ class TailFile:
     def _write(self, salt: bytes, position: int, content: bytes) -> None:
         record = _HEADER.pack(salt, len(content), _checksum(salt, position, content)) + content
         # Whole pages: for a part of one, the system would have to read it first when it is not in memory.
-        _write_all(self._descriptor, record.ljust(_size(content), b"\0"), position)
+        _write_all(self._descriptor, record.ljust(_record_bytes(content), b"\0"), position)
         _sync(self._descriptor)
 
     def close(self) -> None:
@@ -131,15 +132,15 @@ def read(path: Path, salt: bytes) -> list[bytes]:
     position = _FIRST_RECORD
     while (content := _content(data, position, salt)) is not None:
         contents.append(content)
-        position += _size(content)
+        position += _record_bytes(content)
     for later in range(position + PAGE, len(data), PAGE):
         if _content(data, later, salt) is not None:
             raise ValueError(f"{path.name}: the record at byte {position} is damaged, and others follow it")
     return contents
 
 
-def _size(content: bytes) -> int:
-    """Of its record, in whole pages."""
+def _record_bytes(content: bytes) -> int:
+    """The length of its record, in whole pages."""
     return -(-(_HEADER.size + len(content)) // PAGE) * PAGE
 
 

@@ -1,6 +1,7 @@
 """From a data directory and flags to a member that can start: new, or as it was before (contract §25).
 
-Files of a member, under DIR/member: ``lock`` (one process at a time), ``state.db``, ``raft.db``, ``snap/``.
+Files of a member, under DIR/member: ``lock`` (one process at a time), ``state.db``, ``raft.db``,
+``raft.db-tail`` (its newest writes), ``snap/``.
 raft.db is made last and moved into place, so a directory without it has never acknowledged anything.
 """
 
@@ -346,7 +347,7 @@ async def stand_alone(opened: Opened) -> None:
 
 
 async def _create_log(path: Path, identity: Identity, start: Snapshot) -> SqliteLog:
-    """Make the log beside its place, close it (which folds its WAL into the file), and move it there."""
+    """Make the log beside its place, in one file, and move it there."""
     temporary = path.with_suffix(".new")
     _remove(temporary)
     await SqliteLog.create(temporary, identity, start)

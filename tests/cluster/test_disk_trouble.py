@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from raft import tailfile
 from store.client import ClientError, EtcdClient
 from store.etcdpb import rpc_pb2
 from tests.cluster.harness import LocalCluster, wait_until
@@ -50,6 +51,7 @@ async def test_a_full_disk_ends_the_member_in_one_line_and_costs_no_acknowledged
 ) -> None:
     member = Single(tmp_path / "d")
     process = member.start(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+    assert (member.directory / "member/raft.db-tail").exists() == (limit > tailfile.SIZE)
     acknowledged = []
     client = EtcdClient([member.url])
     try:

@@ -1,4 +1,4 @@
-"""Logs of other versions: version 1 is upgraded when it is opened, all at once; a newer one is refused."""
+"""Logs of other versions: 1 and 2 are upgraded when they are opened, all at once; a newer one is refused."""
 
 from __future__ import annotations
 

@@ -233,6 +233,28 @@ async def test_m36_what_is_queued_behind_a_failed_compaction_is_not_done(
     assert (loaded.snapshot.index, loaded.hard_state, list(loaded.entries)) == (2, HardState(1, 0, 2), [])
 
 
+async def test_a_mistake_of_ours_in_loading_is_not_called_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await new_log(tmp_path)
+    monkeypatch.setattr(logrows, "_load", Mock(side_effect=MemoryError))
+    with pytest.raises(MemoryError):
+        await log.load()
+
+
+async def test_closing_that_is_cancelled_leaves_no_thread(tmp_path: Path) -> None:
+    log = await new_log(tmp_path)
+    await log.write([LogWrite([entry(2)])])
+    closing = asyncio.create_task(log.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await asyncio.to_thread(log._database._thread.join, 5)
+    assert not log._database._thread.is_alive()
+    assert list((await (await reopen(tmp_path)).load()).entries) == [entry(2)]
+
+
 async def test_loading_a_log_that_was_just_opened_writes_nothing(tmp_path: Path) -> None:
     log = await new_log(tmp_path)
     seen: list[str] = []
@@ -399,6 +421,9 @@ async def test_a_crashed_log_without_its_tail_is_refused_and_one_that_ended_clea
     (tmp_path / "crashed/raft.db-tail").unlink()
     with pytest.raises(LogError, match=r"raft\.db-tail .*missing.*remove it from the cluster"):
         await reopen(tmp_path / "crashed")
+    await log.close()
+    assert not (tmp_path / "raft.db-tail").exists()
+    assert list((await (await reopen(tmp_path)).load()).entries) == [entry(2)]
 
 
 async def test_a_damaged_tail_is_refused_and_named(tmp_path: Path) -> None:
@@ -536,7 +561,7 @@ async def test_a_sync_that_takes_too_long_is_told(
 async def test_a_disk_without_room_has_no_tail_and_takes_every_write_all_the_same(
     trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What lengthening the log ahead takes of a small disk, the entries and the state would lack."""
+    """What the file takes of a small disk, the entries and the state would lack."""
     statvfs, pwrite = os.fstatvfs, os.pwrite
     with monkeypatch.context() as patched:
         if trouble == "too little room":
@@ -548,7 +573,7 @@ async def test_a_disk_without_room_has_no_tail_and_takes_every_write_all_the_sam
             def write(fd: int, data: bytes, offset: int) -> int:
                 if offset > 0:
                     raise OSError(errno.ENOSPC, "No space left on device")
-                return pwrite(fd, data[: 1 << 20], offset)
+                return pwrite(fd, data, offset)
 
             patched.setattr(os, "pwrite", write)
         log = await new_log(tmp_path)

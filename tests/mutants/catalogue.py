@@ -307,6 +307,10 @@ MUTANTS: Final = (
         "if found != salt or", "if", (TAIL,),
     ),
     Mutant(
+        "a record of the newest writes counts wherever it lies", "raft/tailfile.py",
+        "_CHECKED.pack(salt, position, len(content))", "_CHECKED.pack(salt, 0, len(content))", (TAIL,),
+    ),
+    Mutant(
         "a damaged record of the newest writes is taken for their end", "raft/tailfile.py",
         "for later in range(position + PAGE, len(data), PAGE):", "for later in ():", (TAIL,),
     ),

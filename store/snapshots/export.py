@@ -7,6 +7,7 @@ reads in one transaction: the last state that the member has flushed, whatever i
 from __future__ import annotations
 
 import contextlib
+import gc
 import sqlite3
 import sys
 from collections.abc import Iterator
@@ -52,4 +53,5 @@ def _entries(db: sqlite3.Connection, name: str) -> Iterator[Batch]:
 
 
 if __name__ == "__main__":
+    gc.disable()  # nothing here refers to itself, and looking for it in all these rows takes a tenth of the time
     export(Path(sys.argv[1]), sys.stdout.buffer)

@@ -56,6 +56,7 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
     _answered = False  # response headers are out
     _ended = False  # trailers are out
     _started = False  # a handler has the request
+    _entered = False  # its task has begun to run
     _half_closed = False  # the peer has sent all it will
     _closed = False  # the stream is gone
     _cancelled = False
@@ -150,17 +151,14 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
         if not self._ended:
             self._cancelled = True
             self._ended = True
-            if self._task is not None:
-                self._task.cancel()
-            else:
-                self._end_direct()
+            self._end_work()
         self._release()
 
     def cancel(self) -> asyncio.Task[None] | None:
         """Stop the handler, as at the end of a drain; the task to wait for."""
         if self._task is not None:
             self._cancelled = True
-            self._task.cancel()
+            self._end_work()
         return self._task
 
     # -- running the handler ------------------------------------------------------------------------------
@@ -206,6 +204,7 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
         self._call_back()
 
     async def _run(self, message: bytes | None) -> None:
+        self._entered = True
         try:
             await self._serve(message)
         except asyncio.CancelledError:
@@ -266,10 +265,17 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
     def _fail(self, code: int, text: str) -> None:
         """End the call from outside its handler."""
         self._finish(code, text)
-        if self._task is not None:
-            self._task.cancel()
-        else:
+        self._end_work()
+
+    def _end_work(self) -> None:
+        """Whoever works for this call need not go on."""
+        if self._task is None:
             self._end_direct()
+            return
+        self._task.cancel()
+        if not self._entered:  # a task that is cancelled before its first step never takes one
+            self._connection.running.discard(self)
+            self._call_back()
 
     def _end_direct(self) -> None:
         """The call has ended without an answer, and no task works for it."""
@@ -366,9 +372,12 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
         self._ended = True
         self._code, self._details = code, details
         if not self._closed:
-            self._send_trailers()
-            if not self._half_closed:
-                self._connection.retire(self._stream_id)
+            try:
+                self._send_trailers()
+                if not self._half_closed:
+                    self._connection.retire(self._stream_id)
+            except ngh2.StreamUnavailableError:
+                self._closed = True  # its peer has given it up, as one of the next events says
         self._release()
 
     def _send_trailers(self) -> None:

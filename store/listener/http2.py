@@ -29,6 +29,8 @@ _NO_ERROR: Final = 0
 _ENHANCE_YOUR_CALM: Final = b"\x00\x00\x08\x07\x00\x00\x00\x00\x00\x7f\xff\xff\xff\x00\x00\x00\x0b"
 """A GOAWAY written by hand, for a session that libnghttp2 has given up."""
 _PING: Final = b"kvorum\0\0"
+_NOTICE: Final = b"kvorum\0\1"
+"""The ping behind a notice to leave: what its answer follows was sent before the notice arrived."""
 
 
 class Http2Connection(asyncio.Protocol):
@@ -46,12 +48,13 @@ class Http2Connection(asyncio.Protocol):
         self._blocked: dict[int, list[asyncio.Future[None]]] = {}
         self._retired: set[int] = set()
         self._rest = bytearray()  # was read, and waits for the next turn
-        self._cut_off = 0
+        self._untaken = 0  # bytes of requests that no handler has taken
         self._flush_scheduled = False
         self._answers = 0
         self._paused = False
         self._closed = False
         self._draining = False
+        self._noticed = False  # the peer knows about the drain
         self._greeted = False
         self._heard = True
         self._peer = ""
@@ -186,6 +189,7 @@ class Http2Connection(asyncio.Protocol):
             kind = type(event)
             if kind is ngh2.DataReceived:
                 data = cast(ngh2.DataReceived, event)
+                self._untaken += len(data.data)
                 stream = streams.get(data.stream_id)
                 if stream is not None:
                     stream.on_data(data.data, data.end_stream)
@@ -201,6 +205,9 @@ class Http2Connection(asyncio.Protocol):
                     stream.on_data(b"", True)
             elif kind is ngh2.SettingsReceived:
                 self._on_settings()
+            elif kind is ngh2.PingAcknowledged:
+                if self._draining and cast(ngh2.PingAcknowledged, event).opaque_data == _NOTICE:
+                    self._on_noticed()
             elif kind is ngh2.ConnectionClosed:
                 self._write_rest()
                 self._close()
@@ -225,7 +232,10 @@ class Http2Connection(asyncio.Protocol):
             (b"grpc-status", b"12"),
             (b"grpc-message", refusal),
         ]
-        self.h2.send_response(event.stream_id, headers, end_stream=True)
+        try:
+            self.h2.send_response(event.stream_id, headers, end_stream=True)
+        except ngh2.StreamUnavailableError:
+            return  # its peer has given it up already
         if not event.end_stream:
             self.retire(event.stream_id)
 
@@ -236,7 +246,7 @@ class Http2Connection(asyncio.Protocol):
             stream.on_closed()
         if stream_id in self._blocked:
             self._unblock(stream_id)
-        if self._draining and not self._streams:
+        if self._noticed and not self._streams:
             self._say_goodbye()
 
     def _on_settings(self) -> None:
@@ -250,6 +260,7 @@ class Http2Connection(asyncio.Protocol):
     def acknowledge(self, stream_id: int, count: int) -> None:
         """``count`` bytes of a stream were taken: the peer may send as many more."""
         if count and not self._closed:
+            self._untaken -= count
             try:
                 self.h2.acknowledge_received_data(count, stream_id)
             except (ngh2.NGH2Error, ValueError):
@@ -279,9 +290,6 @@ class Http2Connection(asyncio.Protocol):
     def retire(self, stream_id: int) -> None:
         """Reset a stream once its answer is out: its peer is still sending what nobody will read."""
         self._retired.add(stream_id)
-        self._cut_off += 1
-        if self._cut_off >= self.limits.max_aborted_uploads:
-            self.drain()
 
     # -- output -------------------------------------------------------------------------------------------
 
@@ -350,6 +358,14 @@ class Http2Connection(asyncio.Protocol):
                     self.schedule_flush()
             except ngh2.StreamUnavailableError:
                 continue  # closed by the peer meanwhile
+            self._count_losses()
+
+    def _count_losses(self) -> None:
+        """A DATA frame that was on its way when its stream was reset takes its part of the connection's window
+        with it: libnghttp2 never gives that back. The peer is sent elsewhere before its uploads stand still."""
+        # Up to a half may have been taken without a WINDOW_UPDATE so far; what is missing beyond that is lost.
+        if self.h2.local_window_size + self._untaken < self.limits.connection_window_bytes // 4:
+            self.drain()
 
     # -- timers and the end -------------------------------------------------------------------------------
 
@@ -359,6 +375,10 @@ class Http2Connection(asyncio.Protocol):
 
     def _check_alive(self) -> None:
         limits = self.limits
+        if self._draining:
+            self._on_noticed()  # or so it should be by now
+            if self._closed:
+                return
         if self._heard:
             self._heard = False
             self._timer = self.loop.call_later(limits.keepalive_interval_s, self._check_alive)
@@ -379,18 +399,25 @@ class Http2Connection(asyncio.Protocol):
         self._transport.abort()
 
     def drain(self) -> None:
-        """Ask the peer to open its next streams elsewhere; close when the present ones have ended."""
+        """Ask the peer to open its next streams elsewhere; close when it knows and those of before have ended."""
         if self._closed or self._draining:
             return
         self._draining = True
+        if not self._greeted:
+            self._say_goodbye()
+            return
         try:
-            if self._streams:
-                self.h2.send_shutdown_notice()
-                self.schedule_flush()
-            else:
-                self._say_goodbye()
+            self.h2.send_shutdown_notice()
+            self.h2.ping(_NOTICE)
         except ngh2.NGH2Error as error:
             self._give_up(error)
+            return
+        self.schedule_flush()
+
+    def _on_noticed(self) -> None:
+        self._noticed = True
+        if not self._streams:
+            self._say_goodbye()
 
     def _say_goodbye(self) -> None:
         if self._closed:

@@ -7,6 +7,8 @@ import contextlib
 import logging
 from urllib.parse import parse_qsl, unquote
 
+import ngh2
+
 from store.listener.http import HttpRequest, HttpResponse
 from store.listener.links import StreamOwner
 from store.listener.metadata import Headers
@@ -60,7 +62,10 @@ class PlainStream:
         self._deadline.cancel()
         self._closed = True
         self._body.clear()
-        self._head(HttpResponse(status, text), len(text))
+        try:
+            self._head(HttpResponse(status, text), len(text))
+        except ngh2.StreamUnavailableError:
+            return  # its peer has given it up already
         self._connection.h2.send_data(self._stream_id, text, end_stream=True)
         self._connection.schedule_flush()
         self._connection.retire(self._stream_id)

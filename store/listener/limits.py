@@ -31,9 +31,6 @@ class Limits:
     max_continuations: int = 8
     resets: tuple[int, int] = (5_000, 1_000)
     """Streams a peer may reset: burst and per second. Busy clients cancel many calls; an attacker, more."""
-    max_aborted_uploads: int = 256
-    """Streams that this side cut off while they were sending, until the connection is retired: part of the
-    connection's window may be lost with each."""
     handshake_timeout_s: float = 10.0
     """From accepting to the first request of HTTP/1.1 or the first frame of HTTP/2, TLS included."""
     keepalive_interval_s: float = 60.0

@@ -31,6 +31,8 @@ OK_TRAILERS: Final = [(b"grpc-status", b"0")]
 _ENCODINGS: Final = (b"grpc-accept-encoding", b"identity,gzip")
 _COPY_BELOW_BYTES: Final = 64 * 1024
 _MESSAGES_PER_TURN: Final = 64
+_INTERNAL_ERROR: Final = 2
+"""Of HTTP/2; the codes below are gRPC's."""
 _CANCELLED: Final = 1
 _UNKNOWN: Final = 2
 _DEADLINE: Final = 4
@@ -51,6 +53,7 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
     _deadline: asyncio.TimerHandle | None = None
     _deadline_at = 0.0
     _trailing: Any = None
+    _trailers: Headers = ()
     _code = 0
     _details = ""
     _answered = False  # response headers are out
@@ -192,14 +195,12 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
             self._answer(code, text)
 
     def _answer(self, code: int, text: str, data: bytes | None = None) -> None:
-        """Raises nothing: whoever answers a direct call is not concerned with the state of its connection."""
         try:
             if data is not None:
                 self._send(data)
-            self._finish(code, text)
-        except (ngh2.NGH2Error, MemoryError):  # the session is ending: the connection will find out by itself
-            self._ended = True
-            self._release()
+        except (ngh2.NGH2Error, MemoryError):
+            self._break_off()
+        self._finish(code, text)
         self.gone = None  # it may hold the request, and this object lives until a collection finds it
         self._call_back()
 
@@ -228,7 +229,7 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
         if not handler.response_streaming:
             answer = await (handler.stream_unary if message is None else handler.unary_unary)(requests, self)
             if not self._code and not self._ended:
-                self._send(self._serialize(answer))
+                self._deliver((self._serialize(answer),))
         else:
             result = (handler.stream_stream if message is None else handler.unary_stream)(requests, self)
             if hasattr(result, "__aiter__"):
@@ -322,7 +323,7 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
         """
         if self._ended:
             raise grpc.aio.UsageError("RPC already finished.")
-        self._send(self._serialize(message))
+        self._deliver((self._serialize(message),))
         connection = self._connection
         if not connection.has_room(self._stream_id):
             await connection.wait_for_room(self._stream_id)
@@ -331,13 +332,19 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
         """Send answers that are encoded already, in one go; then as ``write``."""
         if self._ended:
             raise grpc.aio.UsageError("RPC already finished.")
-        if len(messages) == 1:
-            self._send(messages[0])
-        else:
-            self._send_framed(b"".join(map(frame, messages)))
+        self._deliver(messages)
         connection = self._connection
         if not connection.has_room(self._stream_id):
             await connection.wait_for_room(self._stream_id)
+
+    def _deliver(self, messages: Sequence[bytes]) -> None:
+        try:
+            if len(messages) == 1:
+                self._send(messages[0])
+            else:
+                self._send_framed(b"".join(map(frame, messages)))
+        except ngh2.StreamProtocolError:
+            self.on_closed()  # as the connection will say: the stream is gone
 
     def _send(self, data: bytes) -> None:
         if len(data) < _COPY_BELOW_BYTES:
@@ -349,8 +356,8 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
     def _send_framed(self, data: bytes) -> None:
         connection, stream_id = self._connection, self._stream_id
         if not self._answered:
-            self._answered = True
             connection.h2.send_response(stream_id, RESPONSE_HEADERS)
+            self._answered = True
         connection.h2.send_data(stream_id, data)
         connection.schedule_flush()
 
@@ -360,13 +367,17 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
             raise grpc.aio.UsageError("Send initial metadata failed: already sent")
         if self._ended:
             raise grpc.aio.UsageError("RPC already finished.")
-        self._answered = True
         headers = [*RESPONSE_HEADERS, *encode_metadata(initial_metadata)]
-        self._connection.h2.send_response(self._stream_id, headers)
+        try:
+            self._connection.h2.send_response(self._stream_id, headers)
+        except ngh2.StreamProtocolError:
+            self.on_closed()
+            return
+        self._answered = True
         self._connection.schedule_flush()
 
     def _finish(self, code: int, details: str) -> None:
-        """Send the status, once."""
+        """Send the status, once. Raises nothing: whoever ends a call is not concerned with its connection."""
         if self._ended:
             return
         self._ended = True
@@ -376,25 +387,30 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
                 self._send_trailers()
                 if not self._half_closed:
                     self._connection.retire(self._stream_id)
-            except ngh2.StreamUnavailableError:
-                self._closed = True  # its peer has given it up, as one of the next events says
+            except (ngh2.NGH2Error, MemoryError):
+                self._break_off()
         self._release()
+
+    def _break_off(self) -> None:
+        """What cannot be sent is mostly for a stream or a session that is gone; one that is not must not stay."""
+        self._closed = True
+        self._connection.cut(self._stream_id, _INTERNAL_ERROR)
 
     def _send_trailers(self) -> None:
         connection = self._connection
-        if self._code == 0 and not self._trailing:
+        if self._code == 0 and not self._trailers:
             trailers = OK_TRAILERS
         else:
             trailers = [(b"grpc-status", b"%d" % self._code)]
             if self._details:
                 trailers.append((b"grpc-message", encode_message(self._details)))
-            trailers += encode_metadata(self._trailing)
+            trailers += self._trailers
         if self._answered:
             connection.h2.send_trailers(self._stream_id, trailers)
         else:
-            self._answered = True
             accepts = [_ENCODINGS] if self._code == _UNIMPLEMENTED else []
             connection.h2.send_response(self._stream_id, [*RESPONSE_HEADERS, *accepts, *trailers], end_stream=True)
+            self._answered = True
         connection.schedule_flush()
 
     def _release(self) -> None:
@@ -418,16 +434,17 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
         """End the call with a status other than OK; always raises."""
         if code is grpc.StatusCode.OK:
             code, details = grpc.StatusCode.UNKNOWN, f"abort with OK: {details}"
+        if trailing_metadata:
+            self.set_trailing_metadata(trailing_metadata)
         self._aborted = True
         self._code, self._details = code.value[0], details
-        if trailing_metadata:
-            self._trailing = trailing_metadata
         raise grpc.aio.AbortError("Locally aborted.")
 
     async def abort_with_status(self, status: Any) -> NoReturn:
         await self.abort(status.code, status.details, status.trailing_metadata)
 
     def set_trailing_metadata(self, trailing_metadata: Any) -> None:
+        self._trailers = encode_metadata(trailing_metadata)
         self._trailing = trailing_metadata
 
     def trailing_metadata(self) -> Any:

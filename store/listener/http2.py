@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import Any, Final, cast
 
@@ -30,7 +31,7 @@ _ENHANCE_YOUR_CALM: Final = b"\x00\x00\x08\x07\x00\x00\x00\x00\x00\x7f\xff\xff\x
 """A GOAWAY written by hand, for a session that libnghttp2 has given up."""
 _PING: Final = b"kvorum\0\0"
 _NOTICE: Final = b"kvorum\0\1"
-"""The ping behind a notice to leave: what its answer follows was sent before the notice arrived."""
+"""The ping behind a notice to leave: a peer that answers it has had the notice."""
 
 
 class Http2Connection(asyncio.Protocol):
@@ -46,9 +47,9 @@ class Http2Connection(asyncio.Protocol):
         self._transport = transport
         self._streams: dict[int, Call | PlainStream] = {}
         self._blocked: dict[int, list[asyncio.Future[None]]] = {}
-        self._retired: set[int] = set()
+        self._retired: dict[int, float] = {}  # answered and not ended: until when they may be
         self._rest = bytearray()  # was read, and waits for the next turn
-        self._untaken = 0  # bytes of requests that no handler has taken
+        self._cut_off = 0
         self._flush_scheduled = False
         self._answers = 0
         self._paused = False
@@ -60,6 +61,7 @@ class Http2Connection(asyncio.Protocol):
         self._peer = ""
         self._names: tuple[bytes, ...] | None = None
         self._timer = self.loop.call_later(self.limits.handshake_timeout_s, self._check_greeting)
+        self._linger: asyncio.TimerHandle | None = None
         transport.set_write_buffer_limits(high=self.limits.transport_buffer_bytes)
         self._begin()
 
@@ -114,7 +116,7 @@ class Http2Connection(asyncio.Protocol):
         except (ngh2.NGH2Error, MemoryError) as error:
             self._give_up(error)
             return
-        if not self._flush_scheduled and (self.h2.want_write or self._blocked or self._retired):
+        if not self._flush_scheduled and (self.h2.want_write or self._blocked):
             self._flush_scheduled = True
             self.loop.call_soon(self._flush)
 
@@ -162,6 +164,10 @@ class Http2Connection(asyncio.Protocol):
             stream.on_closed()
         for stream_id in list(self._blocked):
             self._unblock(stream_id)
+        self._retired.clear()
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
 
     def _give_up(self, error: Exception) -> None:
         """The session cannot go on: say so as well as it can be said, and close."""
@@ -189,7 +195,6 @@ class Http2Connection(asyncio.Protocol):
             kind = type(event)
             if kind is ngh2.DataReceived:
                 data = cast(ngh2.DataReceived, event)
-                self._untaken += len(data.data)
                 stream = streams.get(data.stream_id)
                 if stream is not None:
                     stream.on_data(data.data, data.end_stream)
@@ -211,8 +216,13 @@ class Http2Connection(asyncio.Protocol):
             elif kind is ngh2.ConnectionClosed:
                 self._write_rest()
                 self._close()
+                return
+        if self._noticed:  # only now: the same read may have brought requests sent before the notice
+            self._leave_when_done()
 
     def _on_request(self, event: ngh2.RequestReceived) -> None:
+        if self._closed:
+            return  # by an earlier event of the same read
         fields = dict(event.headers)
         if not fields.get(b"content-type", b"").startswith(b"application/grpc"):
             stream: Call | PlainStream = PlainStream(self, event.stream_id, event.headers)
@@ -234,20 +244,19 @@ class Http2Connection(asyncio.Protocol):
         ]
         try:
             self.h2.send_response(event.stream_id, headers, end_stream=True)
-        except ngh2.StreamUnavailableError:
+        except ngh2.StreamProtocolError:
             return  # its peer has given it up already
         if not event.end_stream:
             self.retire(event.stream_id)
 
     def _on_stream_closed(self, stream_id: int) -> None:
         stream = self._streams.pop(stream_id, None)
-        self._retired.discard(stream_id)
+        if self._retired:
+            self._retired.pop(stream_id, None)
         if stream is not None:
             stream.on_closed()
         if stream_id in self._blocked:
             self._unblock(stream_id)
-        if self._noticed and not self._streams:
-            self._say_goodbye()
 
     def _on_settings(self) -> None:
         if not self._greeted:
@@ -260,7 +269,6 @@ class Http2Connection(asyncio.Protocol):
     def acknowledge(self, stream_id: int, count: int) -> None:
         """``count`` bytes of a stream were taken: the peer may send as many more."""
         if count and not self._closed:
-            self._untaken -= count
             try:
                 self.h2.acknowledge_received_data(count, stream_id)
             except (ngh2.NGH2Error, ValueError):
@@ -288,8 +296,18 @@ class Http2Connection(asyncio.Protocol):
                 waiter.set_result(None)
 
     def retire(self, stream_id: int) -> None:
-        """Reset a stream once its answer is out: its peer is still sending what nobody will read."""
-        self._retired.add(stream_id)
+        """Leave a stream that is answered to its peer, who has not ended it; and cut it off if that takes long.
+
+        Most often the end is on its way: clients send it in a frame of its own, or when they see the answer."""
+        self._retired[stream_id] = self.loop.time() + self.limits.linger_s
+        if self._linger is None:
+            self._linger = self.loop.call_later(self.limits.linger_s, self._cut_off_late)
+
+    def cut(self, stream_id: int, error_code: int) -> None:
+        """Reset a stream; nothing when it or the session has ended meanwhile."""
+        with contextlib.suppress(ngh2.NGH2Error):
+            self.h2.reset_stream(stream_id, error_code)
+            self.schedule_flush()
 
     # -- output -------------------------------------------------------------------------------------------
 
@@ -323,8 +341,6 @@ class Http2Connection(asyncio.Protocol):
         if self._blocked and not self._closed:
             for stream_id in [number for number in self._blocked if self.has_room(number)]:
                 self._unblock(stream_id)
-        if self._retired and not self._closed:
-            self._reset_retired()
 
     def _write(self) -> None:
         if self.h2.queued_body_size() < BULK_BYTES:
@@ -345,27 +361,34 @@ class Http2Connection(asyncio.Protocol):
         self.server.sent_bytes += len(data)
         self._transport.write(data)
 
-    def _reset_retired(self) -> None:
-        h2 = self.h2
-        for stream_id in list(self._retired):
-            # Trailers wait for the window like data; before they are out, a reset would swallow them.
-            if h2.queued_body_size(stream_id) or h2.remote_window_size <= 0:
-                continue
-            self._retired.discard(stream_id)
-            try:
-                if h2.stream_remote_window_size(stream_id) > 0:
-                    h2.reset_stream(stream_id, _NO_ERROR)
-                    self.schedule_flush()
-            except ngh2.StreamUnavailableError:
-                continue  # closed by the peer meanwhile
-            self._count_losses()
-
-    def _count_losses(self) -> None:
-        """A DATA frame that was on its way when its stream was reset takes its part of the connection's window
-        with it: libnghttp2 never gives that back. The peer is sent elsewhere before its uploads stand still."""
-        # Up to a half may have been taken without a WINDOW_UPDATE so far; what is missing beyond that is lost.
-        if self.h2.local_window_size + self._untaken < self.limits.connection_window_bytes // 4:
+    def _cut_off_late(self) -> None:
+        self._linger = None
+        now = self.loop.time()
+        for stream_id, until in list(self._retired.items()):
+            if until > now:
+                break
+            del self._retired[stream_id]
+            if self._is_answer_out(stream_id):
+                self._cut_off += 1
+                self.cut(stream_id, _NO_ERROR)
+            else:
+                self._retired[stream_id] = now + self.limits.linger_s
+        if self._retired:
+            self._linger = self.loop.call_at(next(iter(self._retired.values())), self._cut_off_late)
+        if self._cut_off >= self.limits.max_cut_off:
             self.drain()
+
+    def _is_answer_out(self, stream_id: int) -> bool:
+        """Trailers wait for the window like data; before they are out, a reset would swallow them."""
+        h2 = self.h2
+        try:
+            return (
+                not h2.queued_body_size(stream_id)
+                and h2.remote_window_size > 0
+                and h2.stream_remote_window_size(stream_id) > 0
+            )
+        except ngh2.StreamUnavailableError:
+            return True
 
     # -- timers and the end -------------------------------------------------------------------------------
 
@@ -375,10 +398,6 @@ class Http2Connection(asyncio.Protocol):
 
     def _check_alive(self) -> None:
         limits = self.limits
-        if self._draining:
-            self._on_noticed()  # or so it should be by now
-            if self._closed:
-                return
         if self._heard:
             self._heard = False
             self._timer = self.loop.call_later(limits.keepalive_interval_s, self._check_alive)
@@ -408,14 +427,25 @@ class Http2Connection(asyncio.Protocol):
             return
         try:
             self.h2.send_shutdown_notice()
+            self._write_rest()  # libnghttp2 sends a ping ahead of all else
             self.h2.ping(_NOTICE)
-        except ngh2.NGH2Error as error:
+        except (ngh2.NGH2Error, MemoryError) as error:
             self._give_up(error)
             return
         self.schedule_flush()
+        self._timer.cancel()
+        self._timer = self.loop.call_later(self.limits.keepalive_timeout_s, self._wait_no_longer)
 
     def _on_noticed(self) -> None:
         self._noticed = True
+        self._timer.cancel()
+        self._timer = self.loop.call_later(self.limits.keepalive_interval_s, self._check_alive)
+
+    def _wait_no_longer(self) -> None:
+        self._on_noticed()  # or it does not answer pings
+        self._leave_when_done()
+
+    def _leave_when_done(self) -> None:
         if not self._streams:
             self._say_goodbye()
 
@@ -423,9 +453,11 @@ class Http2Connection(asyncio.Protocol):
         if self._closed:
             return
         try:
-            self.h2.terminate_connection(_NO_ERROR)
+            self._write_rest()  # what is queued when the session is terminated is never sent
+            with contextlib.suppress(ngh2.ConnectionStateError):  # the peer said goodbye first
+                self.h2.terminate_connection(_NO_ERROR)
             self._write_rest()
-        except ngh2.NGH2Error as error:
+        except (ngh2.NGH2Error, MemoryError) as error:
             self._give_up(error)
             return
         self._close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from typing import Final
 from urllib.parse import parse_qsl, unquote
 
 import ngh2
@@ -14,6 +15,8 @@ from store.listener.links import StreamOwner
 from store.listener.metadata import Headers
 
 log = logging.getLogger(__name__)
+
+_INTERNAL_ERROR: Final = 2
 
 
 class PlainStream:
@@ -64,9 +67,9 @@ class PlainStream:
         self._body.clear()
         try:
             self._head(HttpResponse(status, text), len(text))
-        except ngh2.StreamUnavailableError:
+            self._connection.h2.send_data(self._stream_id, text, end_stream=True)
+        except ngh2.StreamProtocolError:
             return  # its peer has given it up already
-        self._connection.h2.send_data(self._stream_id, text, end_stream=True)
         self._connection.schedule_flush()
         self._connection.retire(self._stream_id)
 
@@ -81,6 +84,16 @@ class PlainStream:
         self._connection.h2.send_response(self._stream_id, headers)
 
     async def _run(self) -> None:
+        try:
+            await self._answer()
+        except ngh2.NGH2Error:
+            self._closed = True  # the stream or its session is gone: the connection will find out by itself
+        except Exception as error:
+            log.error("an answer over HTTP failed", exc_info=error)
+            if not self._closed:
+                self._connection.cut(self._stream_id, _INTERNAL_ERROR)
+
+    async def _answer(self) -> None:
         connection, stream_id = self._connection, self._stream_id
         try:
             response = await connection.server.http(self._request())

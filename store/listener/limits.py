@@ -31,6 +31,11 @@ class Limits:
     max_continuations: int = 8
     resets: tuple[int, int] = (5_000, 1_000)
     """Streams a peer may reset: burst and per second. Busy clients cancel many calls; an attacker, more."""
+    linger_s: float = 1.0
+    """A peer that is answered before it has ended its request may end it by itself so long; then it is cut off."""
+    max_cut_off: int = 256
+    """Streams that were cut off, until their connection is left for another: a DATA frame that was on its way then
+    takes up to 16 KiB of the connection's window with it, since libnghttp2 never gives that back."""
     handshake_timeout_s: float = 10.0
     """From accepting to the first request of HTTP/1.1 or the first frame of HTTP/2, TLS included."""
     keepalive_interval_s: float = 60.0

@@ -7,18 +7,24 @@ import contextlib
 import struct
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from typing import Any
 
+import grpc
 import pytest
 
-from store.listener import Limits, Server
+from store.listener import HttpApplication, HttpRequest, HttpResponse, Limits, Server
 from tests.listener import raw
-from tests.listener.echo import Echo, ours
+from tests.listener.echo import SERVICE, Echo, channel, ours
 from tests.listener.raw import Peer, frame
 
 MANY = 1_000
 TIMEOUT_S = 20
 SMALL = replace(Limits(), connection_window_bytes=1 << 20, max_http_body_bytes=20_000)
-CANCEL = (8).to_bytes(4, "big")
+INTERNAL_ERROR, CANCEL, ENHANCE_YOUR_CALM = (
+    (2).to_bytes(4, "big"),
+    (8).to_bytes(4, "big"),
+    (11).to_bytes(4, "big"),
+)
 
 
 def message(body: bytes) -> bytes:
@@ -31,9 +37,11 @@ def begin(stream: int, body: bytes, method: str = "Unary") -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def connected(limits: Limits | None = None) -> AsyncIterator[tuple[Peer, Server]]:
+async def connected(
+    limits: Limits | None = None, http: HttpApplication | None = None
+) -> AsyncIterator[tuple[Peer, Server]]:
     """A peer of a server, for as long as a test may take."""
-    async with ours(Echo(), limits) as (server, port), asyncio.timeout(TIMEOUT_S):
+    async with ours(Echo(), limits, http) as (server, port), asyncio.timeout(TIMEOUT_S):
         peer = await Peer.connect(port)
         try:
             await peer.until(raw.SETTINGS)
@@ -71,34 +79,33 @@ async def test_streams_that_the_server_ends_give_their_window_back(method: str, 
         for stream in range(1, 2 * MANY, 2):
             await peer.send(begin(stream, body, method))
             await ended(peer, stream)
-            await peer.send(frame(raw.DATA, 0, stream, bytes(4000)))
+            # What was on its way; then the peer sees that it is answered.
+            await peer.send(frame(raw.DATA, 0, stream, bytes(4000)) + frame(raw.RST_STREAM, 0, stream, bytes(4)))
 
 
-async def test_a_connection_whose_window_is_being_lost_is_left_in_time() -> None:
-    """The stream is reset in the middle of a DATA frame, again and again."""
-    async with connected(SMALL) as (peer, _):
-        notice = None
-        for stream in range(1, 2 * MANY, 2):
+async def test_who_does_not_end_a_call_that_is_answered_is_cut_off_and_sent_elsewhere_in_the_end() -> None:
+    """In the middle of a DATA frame, which costs the connection a part of its window each time."""
+    async with connected(replace(SMALL, linger_s=0.01, max_cut_off=20)) as (peer, _):
+        for stream in range(1, 41, 2):
             cut = frame(raw.DATA, 0, stream, bytes(16_000))
             await peer.send(begin(stream, message(b"hello")) + cut[:8_000])
-            while (found := await peer.frame())[0] != raw.RST_STREAM:
-                notice = found if found[0] == raw.GOAWAY else notice
+            assert (await peer.until(raw.RST_STREAM, stream))[3] == bytes(4)
             await peer.send(cut[8_000:])
-            if notice is not None:
-                break
-        assert notice is not None
-        assert notice[3][4:8] == bytes(4), "a request to leave, not an error"
-        await peer.send(raw.call(stream + 2, b"sent before the notice arrived"))
-        assert b"sent before" in (await peer.until(raw.DATA, stream + 2))[3]
+        assert (await peer.until(raw.GOAWAY))[3][4:8] == bytes(4), "a request to leave, not an error"
+        await peer.send(raw.call(43, b"sent before the notice arrived"))
+        assert b"sent before" in (await peer.until(raw.DATA, 43))[3]
 
 
-async def test_a_window_that_a_slow_handler_fills_is_not_lost() -> None:
-    async with connected(replace(SMALL, connection_window_bytes=1 << 17)) as (peer, _):
-        await peer.send(begin(1, message(b"wait"), "Bidi"))  # reads nothing of what follows
-        await peer.send(frame(raw.DATA, 0, 1, message(bytes(10_000))) * 6)
-        for stream in range(3, 2 * MANY, 2):
-            await peer.send(begin(stream, message(b"size 0" + b" " * 3_000)))
-            await ended(peer, stream)
+async def test_an_answer_that_waits_for_the_peers_window_is_not_cut_off() -> None:
+    """The trailers wait behind it."""
+    async with connected(replace(SMALL, linger_s=0.01)) as (peer, _):
+        await peer.send(begin(1, message(b"size 65530")))  # and 5 of its prefix: the window, to the last byte
+        await peer.send(begin(3, message(b"size 10")))
+        await asyncio.sleep(0.1)  # ten times what an answered call may take to end
+        await peer.send(frame(raw.WINDOW_UPDATE, 0, 0, (1000).to_bytes(4, "big")))
+        await ended(peer, 3)
+        await peer.send(frame(raw.WINDOW_UPDATE, 0, 1, (1000).to_bytes(4, "big")))
+        assert (await peer.until(raw.RST_STREAM, 1))[3] == bytes(4)
 
 
 ROOT = raw.block([(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/x"), (b":authority", b"localhost")])
@@ -128,6 +135,21 @@ async def test_a_refusal_that_a_reset_overtakes_concerns_no_other_call(refused: 
         assert server.statistics()["calls"] == 0
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [frame(raw.DATA, 0, 1, TOO_LARGE), frame(raw.DATA, 0, 1, b"\7\0\0\0\1x"), frame(raw.DATA, 1, 1, b"\0")],
+    ids=["too-large", "unknown-flag", "cut-off"],
+)
+async def test_an_end_that_a_reset_overtakes_concerns_no_other_call(wrong: bytes) -> None:
+    """As above, of a call whose first answer is out."""
+    async with connected() as (peer, server):
+        await peer.send(begin(1, message(b"one"), "Bidi"))
+        assert (await peer.until(raw.DATA, 1))[3] == message(b"one")
+        await peer.send(wrong + frame(raw.RST_STREAM, 0, 1, CANCEL) + raw.call(3, b"alive"))
+        await ended(peer, 3)
+        assert server.statistics()["calls"] == 0
+
+
 @pytest.mark.parametrize("how", ["reset", "refused"])
 async def test_a_handler_that_is_cancelled_before_its_first_step_is_gone(how: str) -> None:
     """Its task never runs, so nothing in it can see to that."""
@@ -141,6 +163,45 @@ async def test_a_handler_that_is_cancelled_before_its_first_step_is_gone(how: st
         assert server.statistics()["calls"] == 0
 
 
+@pytest.mark.parametrize("request_", [b"trailing", b"initial"])
+async def test_metadata_that_cannot_be_sent_fails_the_call_at_once(request_: bytes) -> None:
+    async def handler(request: bytes, context: Any) -> bytes:
+        if request == b"trailing":
+            context.set_trailing_metadata((("name", "\u20ac"),))
+        else:
+            await context.send_initial_metadata((("name", "\u20ac"),))
+        return request
+
+    async with ours(Echo()) as (server, port), channel(port) as client:
+        server.add_registered_method_handlers("test.Odd", {"Odd": grpc.unary_unary_rpc_method_handler(handler)})
+        call = client.unary_unary("/test.Odd/Odd")(request_, timeout=TIMEOUT_S)
+        assert await call.code() is grpc.StatusCode.UNKNOWN
+
+
+async def _lines() -> AsyncIterator[bytes]:
+    yield b"one"
+    raise ValueError("on purpose")
+
+
+async def _answer(request: HttpRequest) -> HttpResponse:
+    return (
+        HttpResponse(200, stream=_lines())
+        if request.path == "/lines"
+        else HttpResponse(200, headers={"X": "\u20ac"})
+    )
+
+
+@pytest.mark.parametrize("path", [b"/lines", b"/header"])
+async def test_an_http_answer_that_fails_is_seen_to_have_failed(path: bytes) -> None:
+    headers = raw.block([(b":method", b"GET"), (b":scheme", b"http"), (b":path", path), (b":authority", b"l")])
+    async with connected(http=_answer) as (peer, _):
+        await peer.send(frame(raw.HEADERS, raw.END_HEADERS | raw.END_STREAM, 1, headers))
+        assert (await peer.until(raw.RST_STREAM, 1))[3] == INTERNAL_ERROR
+
+
+# -- drains -----------------------------------------------------------------------------------------------
+
+
 async def drained(stop_s: float, *, after_notice: bytes = b"", answer_ping: bool = True) -> tuple[bytes, float]:
     """What a peer receives of a server that stops, and how long that takes."""
     async with connected() as (peer, server):
@@ -148,18 +209,20 @@ async def drained(stop_s: float, *, after_notice: bytes = b"", answer_ping: bool
         await ended(peer, 1)
         began = server.loop.time()
         stopping = asyncio.create_task(server.stop(stop_s))
-        _, _, _, payload = await peer.until(raw.PING)
-        await peer.send(after_notice)
-        if answer_ping:
-            await peer.send(frame(raw.PING, raw.ACK, 0, payload))
+        assert (await peer.frame())[0] == raw.GOAWAY
+        kind, _, _, payload = await peer.frame()
+        assert kind == raw.PING
+        await peer.send((frame(raw.PING, raw.ACK, 0, payload) if answer_ping else b"") + after_notice)
         received = await peer.closed()
         await stopping
         return received, server.loop.time() - began
 
 
-async def test_a_call_sent_before_the_notice_of_a_drain_arrived_is_answered() -> None:
-    received, _ = await drained(10, after_notice=raw.call(3, b"on its way"))
+async def test_calls_in_the_same_read_as_the_answer_to_a_drain_are_answered() -> None:
+    """gRPC's core writes the answer to a ping ahead of requests that it has begun to write."""
+    received, _ = await drained(10, after_notice=raw.call(3, b"on its way") + raw.call(5, b"", "Nope"))
     assert b"on its way" in received
+    assert bytes((raw.HEADERS, raw.END_HEADERS | raw.END_STREAM)) + (5).to_bytes(4, "big") in received, "refused"
 
 
 async def test_a_drain_does_not_wait_for_more_than_the_peers_knowledge() -> None:
@@ -170,3 +233,76 @@ async def test_a_drain_does_not_wait_for_more_than_the_peers_knowledge() -> None
 async def test_a_peer_that_never_confirms_a_drain_is_left_when_the_grace_ends() -> None:
     _, took_s = await drained(0.3, answer_ping=False)
     assert 0.3 <= took_s < 2
+
+
+async def test_a_peer_that_answers_no_ping_is_left_after_the_time_for_one() -> None:
+    """Also where nothing stops, as when it had too many streams cut off."""
+    limits = replace(SMALL, linger_s=0.01, max_cut_off=1, keepalive_timeout_s=0.2)
+    async with connected(limits) as (peer, server):
+        await peer.send(begin(1, message(b"hello")))
+        await peer.until(raw.GOAWAY)
+        began = server.loop.time()
+        await peer.closed()
+        assert 0.1 < server.loop.time() - began < 2
+
+
+async def test_the_notice_of_a_drain_is_ahead_of_the_ping_however_much_is_queued() -> None:
+    async with connected() as (peer, server):
+        await peer.send(b"".join(raw.call(stream, b"x") for stream in range(1, 2 * MANY, 2)))
+        await ended(peer, 1)  # the others are being answered
+        stopping = asyncio.create_task(server.stop(10))
+        kinds = []
+        while raw.PING not in kinds:
+            kinds.append((await peer.frame())[0])
+        assert raw.GOAWAY in kinds
+        peer.close()
+        await stopping
+
+
+async def test_the_time_to_look_for_life_does_not_shorten_a_drain() -> None:
+    async with connected(replace(SMALL, keepalive_interval_s=0.3)) as (peer, server):
+        await asyncio.sleep(0.28)
+        stopping = asyncio.create_task(server.stop(10))
+        payload = (await peer.until(raw.PING))[3]
+        await asyncio.sleep(0.1)
+        await peer.send(raw.call(1, b"on its way"))
+        await peer.send(frame(raw.PING, raw.ACK, 0, payload))
+        assert b"on its way" in await peer.closed()
+        await stopping
+
+
+async def test_a_drain_of_a_peer_that_is_leaving_ends_without_an_error() -> None:
+    async with connected() as (peer, server):
+        await peer.send(begin(1, message(b"one"), "Bidi"))
+        await peer.until(raw.DATA, 1)
+        await peer.send(frame(raw.GOAWAY, 0, 0, bytes(8)))
+        stopping = asyncio.create_task(server.stop(10))
+        payload = (await peer.until(raw.PING))[3]
+        await peer.send(frame(raw.PING, raw.ACK, 0, payload) + frame(raw.DATA, raw.END_STREAM, 1))
+        assert ENHANCE_YOUR_CALM not in await peer.closed()
+        await stopping
+
+
+async def test_a_drain_costs_a_real_client_no_call() -> None:
+    """Each of these connections is drained in the midst of its calls; the client goes on over the next one."""
+    limits = replace(Limits(), linger_s=0.001, max_cut_off=1)
+    async with ours(Echo(), limits) as (server, port), channel(port) as client, asyncio.timeout(TIMEOUT_S):
+        call = client.unary_unary(f"/{SERVICE}/Unary")
+        draining = 0
+
+        async def calls() -> None:
+            for number in range(300):
+                assert await call(b"%d" % number) == b"%d" % number
+
+        async def drains() -> None:
+            nonlocal draining
+            while not working.done():
+                for connection in list(server._connections):
+                    connection.drain()
+                    draining += 1
+                await asyncio.sleep(0.01)
+
+        working = asyncio.gather(*(calls() for _ in range(20)))
+        await drains()
+        await working
+        assert draining > 10

@@ -31,6 +31,8 @@ OK_TRAILERS: Final = [(b"grpc-status", b"0")]
 _ENCODINGS: Final = (b"grpc-accept-encoding", b"identity,gzip")
 _COPY_BELOW_BYTES: Final = 64 * 1024
 _MESSAGES_PER_TURN: Final = 64
+_GONE: Final = (ngh2.StreamProtocolError, ngh2.ConnectionStateError)
+"""What libnghttp2 says to a frame for a stream that its peer has reset, or for a session that ends."""
 _INTERNAL_ERROR: Final = 2
 """Of HTTP/2; the codes below are gRPC's."""
 _CANCELLED: Final = 1
@@ -343,7 +345,7 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
                 self._send(messages[0])
             else:
                 self._send_framed(b"".join(map(frame, messages)))
-        except ngh2.StreamProtocolError:
+        except _GONE:
             self.on_closed()  # as the connection will say: the stream is gone
 
     def _send(self, data: bytes) -> None:
@@ -370,7 +372,7 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
         headers = [*RESPONSE_HEADERS, *encode_metadata(initial_metadata)]
         try:
             self._connection.h2.send_response(self._stream_id, headers)
-        except ngh2.StreamProtocolError:
+        except _GONE:
             self.on_closed()
             return
         self._answered = True

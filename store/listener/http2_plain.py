@@ -86,7 +86,7 @@ class PlainStream:
     async def _run(self) -> None:
         try:
             await self._answer()
-        except ngh2.NGH2Error:
+        except (ngh2.StreamProtocolError, ngh2.ConnectionStateError):
             self._closed = True  # the stream or its session is gone: the connection will find out by itself
         except Exception as error:
             log.error("an answer over HTTP failed", exc_info=error)

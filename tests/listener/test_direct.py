@@ -124,7 +124,8 @@ async def test_a_refusal_is_a_status() -> None:
 async def test_whoever_works_for_a_caller_that_left_is_told_and_answers_to_nobody(how: str) -> None:
     desk = Desk()
     async with served(desk) as (server, port), channel(port) as client:
-        call = client.unary_unary(METHOD)(b"x", timeout=0.3 if how == "deadline" else None)
+        await client.channel_ready()  # connecting would count
+        call = client.unary_unary(METHOD)(b"x", timeout=0.5 if how == "deadline" else None)
         await until(lambda: bool(desk.waiting), desk.taken)
         if how == "cancelled":
             call.cancel()

@@ -20,7 +20,7 @@ from store.api.front import ListenError, limits_of, listen, make_metrics_server,
 from store.application import MachineApplication
 from store.bootstrap import DataDirError, Description, Opened, locked, open_member
 from store.config import SLOW_DISK_FILE, MemberConfig, check, dial_address, listen_address
-from store.errors import EtcdError
+from store.errors import STOPPED, EtcdError
 from store.etcdpb import internal_pb2
 from store.lessor import Lessor
 from store.listener import Server, ServerTls
@@ -158,7 +158,7 @@ async def _run_parts(parts: _Parts, stop: asyncio.Event, serving: Callable[[], N
             serving()
             await _stop_or_removed(parts, stop, removed)
             await _hand_over(parts)
-            await parts.server.stop(CLIENT_GRACE_S)
+            await parts.server.stop(CLIENT_GRACE_S, STOPPED.message)
             for task in running:
                 task.cancel()
     finally:

@@ -39,6 +39,7 @@ _CANCELLED: Final = 1
 _UNKNOWN: Final = 2
 _DEADLINE: Final = 4
 _UNIMPLEMENTED: Final = 12
+_UNAVAILABLE: Final = 14
 _EOF: Final[Any] = grpc.aio.EOF  # type: ignore[attr-defined]  # missing in its stubs
 _STATUS: Final = {status.value[0]: status for status in grpc.StatusCode}
 
@@ -159,11 +160,10 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
             self._end_work()
         self._release()
 
-    def cancel(self) -> asyncio.Task[None] | None:
-        """Stop the handler, as at the end of a drain; the task to wait for."""
-        if self._task is not None:
-            self._cancelled = True
-            self._end_work()
+    def cancel(self, details: str) -> asyncio.Task[None] | None:
+        """End the call as the server stops: UNAVAILABLE, so that clients go on elsewhere; the task to wait for."""
+        self._cancelled = True
+        self._fail(_UNAVAILABLE, details)
         return self._task
 
     # -- running the handler ------------------------------------------------------------------------------
@@ -284,7 +284,10 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
         """The call has ended without an answer, and no task works for it."""
         gone, self.gone = self.gone, None
         if gone is not None:
-            gone()
+            try:
+                gone()
+            except Exception as error:
+                log.error("whoever worked for a call failed to stop", exc_info=error)
         self._call_back()
 
     # -- requests -----------------------------------------------------------------------------------------
@@ -346,7 +349,7 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
             else:
                 self._send_framed(b"".join(map(frame, messages)))
         except _GONE:
-            self.on_closed()  # as the connection will say: the stream is gone
+            self._lose()
 
     def _send(self, data: bytes) -> None:
         if len(data) < _COPY_BELOW_BYTES:
@@ -373,7 +376,7 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
         try:
             self._connection.h2.send_response(self._stream_id, headers)
         except _GONE:
-            self.on_closed()
+            self._lose()
             return
         self._answered = True
         self._connection.schedule_flush()
@@ -384,14 +387,19 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
             return
         self._ended = True
         self._code, self._details = code, details
-        if not self._closed:
-            try:
+        try:
+            if not self._closed:
                 self._send_trailers()
                 if not self._half_closed:
                     self._connection.retire(self._stream_id)
-            except (ngh2.NGH2Error, MemoryError):
-                self._break_off()
+        except (ngh2.NGH2Error, MemoryError):
+            self._break_off()
         self._release()
+
+    def _lose(self) -> None:
+        """The stream is gone, as the connection will say."""
+        self._connection.cut(self._stream_id, _INTERNAL_ERROR)
+        self.on_closed()
 
     def _break_off(self) -> None:
         """What cannot be sent is mostly for a stream or a session that is gone; one that is not must not stay."""
@@ -428,7 +436,10 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
     def _call_back(self) -> None:
         callbacks, self._callbacks = self._callbacks, ()
         for callback in callbacks:
-            callback(self)
+            try:
+                callback(self)
+            except Exception as error:  # others wait for their turn behind this one
+                log.error("a callback of a call failed", exc_info=error)
 
     # -- the rest of a servicer's context -----------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Awaitable
 from typing import Any, Final
 
 from aiohttp import web
@@ -170,11 +171,20 @@ async def _stream(request: web.BaseRequest, response: HttpResponse) -> web.Strea
     await answer.prepare(request)
     assert response.stream is not None
     async with contextlib.aclosing(response.stream) as parts:  # type: ignore[type-var]
-        with contextlib.suppress(ConnectionError):  # the peer went: the end of the stream, nothing to report
-            async for part in parts:
-                await answer.write(part)
-            await answer.write_eof()
+        async for part in parts:
+            if not await _goes_on(answer.write(part)):
+                return answer
+    await _goes_on(answer.write_eof())
     return answer
+
+
+async def _goes_on(writing: Awaitable[None]) -> bool:
+    """False when the peer went: the end of the stream, nothing to report."""
+    try:
+        await writing
+    except ConnectionError:
+        return False
+    return True
 
 
 def _plain(request: web.BaseRequest, body: bytes) -> HttpRequest:

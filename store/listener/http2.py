@@ -108,6 +108,8 @@ class Http2Connection(asyncio.Protocol):
             self._take(data)
         else:
             self._take_slices(data)
+        if self._noticed:
+            self._leave_when_done()
 
     def _take(self, data: bytes) -> None:
         try:
@@ -141,6 +143,8 @@ class Http2Connection(asyncio.Protocol):
         self._take_slices(rest)
         if not self._rest and not self._closed:
             self._transport.resume_reading()
+        if self._noticed:
+            self._leave_when_done()
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -217,8 +221,6 @@ class Http2Connection(asyncio.Protocol):
                 self._write_rest()
                 self._close()
                 return
-        if self._noticed:  # only now: the same read may have brought requests sent before the notice
-            self._leave_when_done()
 
     def _on_request(self, event: ngh2.RequestReceived) -> None:
         if self._closed:
@@ -305,9 +307,13 @@ class Http2Connection(asyncio.Protocol):
 
     def cut(self, stream_id: int, error_code: int) -> None:
         """Reset a stream; nothing when it or the session has ended meanwhile."""
-        with contextlib.suppress(ngh2.NGH2Error):
+        try:
             self.h2.reset_stream(stream_id, error_code)
-            self.schedule_flush()
+        except ngh2.NGH2Error:
+            return
+        except MemoryError as error:
+            self._give_up(error)
+        self.schedule_flush()
 
     # -- output -------------------------------------------------------------------------------------------
 
@@ -341,6 +347,8 @@ class Http2Connection(asyncio.Protocol):
         if self._blocked and not self._closed:
             for stream_id in [number for number in self._blocked if self.has_room(number)]:
                 self._unblock(stream_id)
+        if self._noticed:
+            self._leave_when_done()
 
     def _write(self) -> None:
         if self.h2.queued_body_size() < BULK_BYTES:
@@ -363,6 +371,9 @@ class Http2Connection(asyncio.Protocol):
 
     def _cut_off_late(self) -> None:
         self._linger = None
+        self._flush()
+        if self._closed:
+            return
         now = self.loop.time()
         for stream_id, until in list(self._retired.items()):
             if until > now:
@@ -379,11 +390,13 @@ class Http2Connection(asyncio.Protocol):
             self.drain()
 
     def _is_answer_out(self, stream_id: int) -> bool:
-        """Trailers wait for the window like data; before they are out, a reset would swallow them."""
+        """Trailers wait for the window like data, and all waits for the peer to read: a reset overtakes both."""
         h2 = self.h2
         try:
             return (
-                not h2.queued_body_size(stream_id)
+                not self._paused
+                and not h2.want_write
+                and not h2.queued_body_size(stream_id)
                 and h2.remote_window_size > 0
                 and h2.stream_remote_window_size(stream_id) > 0
             )
@@ -446,7 +459,8 @@ class Http2Connection(asyncio.Protocol):
         self._leave_when_done()
 
     def _leave_when_done(self) -> None:
-        if not self._streams:
+        """To be called when all of a read was taken: it may have brought requests sent before the notice."""
+        if not self._streams and not self._rest:
             self._say_goodbye()
 
     def _say_goodbye(self) -> None:

@@ -88,10 +88,13 @@ class PlainStream:
             await self._answer()
         except (ngh2.StreamProtocolError, ngh2.ConnectionStateError):
             self._closed = True  # the stream or its session is gone: the connection will find out by itself
-        except Exception as error:
-            log.error("an answer over HTTP failed", exc_info=error)
+        except BaseException as error:
+            if not isinstance(error, asyncio.CancelledError):
+                log.error("an answer over HTTP failed", exc_info=error)
             if not self._closed:
                 self._connection.cut(self._stream_id, _INTERNAL_ERROR)
+            if not isinstance(error, Exception):
+                raise
 
     async def _answer(self) -> None:
         connection, stream_id = self._connection, self._stream_id

@@ -17,7 +17,7 @@ from store.listener.http1 import Http1
 from store.listener.http2 import Http2Connection
 from store.listener.limits import Limits
 from store.listener.links import Connection
-from store.listener.metadata import Headers, decode_metadata, encode_message
+from store.listener.metadata import Headers, MalformedHeader, decode_metadata, encode_message
 from store.listener.port import Accepted
 from store.tls import ServerTls
 
@@ -79,7 +79,11 @@ class Server:
             return handler, b""
         text = path.decode("latin-1")
         for generic in self._generic:
-            handler = generic.service(_CallDetails(text, decode_metadata(headers)))
+            try:
+                metadata = decode_metadata(headers)
+            except MalformedHeader as error:
+                return None, encode_message(str(error))
+            handler = generic.service(_CallDetails(text, metadata))
             if handler is not None:
                 return handler, b""
         return None, encode_message(self._unknown(text))
@@ -120,8 +124,11 @@ class Server:
             self._servers.append(tls_unix_server(self._accepted, path, tls, self.limits.handshake_timeout_s))
         self._paths.append(path)
 
-    async def stop(self, grace_s: float | None = None) -> None:
-        """Take no more connections, let calls finish for ``grace_s`` seconds, cancel the rest."""
+    async def stop(self, grace_s: float | None = None, reason: str = "server stopped") -> None:
+        """Take no more connections, let calls finish for ``grace_s`` seconds, end the rest with UNAVAILABLE.
+
+        ``reason`` is what they are told. Without a status grpc-go reports UNKNOWN, which etcd's clients take for
+        final."""
         self._stopping = True
         for server in self._servers:
             server.close()
@@ -129,7 +136,7 @@ class Server:
             connection.drain()
         if grace_s and self._connections:
             await self._wait_empty(grace_s)
-        running = [call.cancel() for connection in self._connections for call in _calls(connection)]
+        running = [call.cancel(reason) for connection in self._connections for call in _calls(connection)]
         for connection in list(self._connections):
             connection.stop()
         waiting = {task for task in (*running, *self._tasks) if task is not None and not task.done()}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import select
 import subprocess
+import threading
 from typing import Any
 
 import pytest
@@ -79,6 +81,32 @@ def test_watch_from_a_past_revision_with_previous_values(
         finally:
             watch.terminate()
     assert lines == ["PUT", key, "1", "PUT", key, "1", key, "2", "DELETE", key, "2", key]
+
+
+def test_a_watch_goes_on_over_a_restart_of_its_member(own_cluster: LocalCluster) -> None:
+    """A member that stops ends it with UNAVAILABLE, and etcdctl resumes at the revision it had seen."""
+    endpoint = own_cluster.endpoints[0]
+    command = [tool("etcdctl"), "--endpoints", endpoint, "watch", "k"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watch:
+        assert watch.stdout is not None
+        timer = threading.Timer(60, watch.kill)  # reading lines has no timeout
+        timer.start()
+        try:
+            seen = False
+            while not seen:  # etcdctl does not say when its watch is established
+                ok(own_cluster, endpoint, "put", "k", "before")
+                seen = bool(select.select([watch.stdout], [], [], 0.2)[0])
+            for command_ in ("stop-member", "start-member"):
+                assert own_cluster.command(command_, "m1").code == 0
+                ok(own_cluster, own_cluster.endpoints[1], "put", "k", f"after {command_}")
+            lines: list[str] = []
+            while "after start-member" not in lines:
+                lines.append(watch.stdout.readline().rstrip("\n"))
+                assert lines[-1], lines
+        finally:
+            timer.cancel()
+            watch.terminate()
+    assert "after stop-member" in lines
 
 
 def test_a_compacted_revision_gives_etcds_own_error(

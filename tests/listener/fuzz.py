@@ -176,7 +176,7 @@ async def fuzz(frames: int, seed: int) -> Outcome:
         outcome.refused += transport.closed
         connection.connection_lost(None)
         for call in list(connection.running):
-            task = call.cancel()
+            task = call.cancel("the end")
             if task is not None:
                 await asyncio.wait((task,))
         outcome.frames += len(parts)

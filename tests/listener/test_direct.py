@@ -75,6 +75,33 @@ async def test_what_is_declined_goes_the_ordinary_way() -> None:
         assert await client.unary_unary(METHOD)(b"ordinary") == b"ordinary, by the ordinary way"
 
 
+async def test_a_server_that_stops_tells_those_who_wait() -> None:
+    """With a status that says so: without one, grpc-go calls it UNKNOWN, and etcd's clients give up."""
+    desk = Desk()
+    async with served(desk) as (server, port), channel(port) as client:
+        call = client.unary_unary(METHOD)(b"x")
+        await until(lambda: bool(desk.waiting), desk.taken)
+        await server.stop(0.01, "on purpose")
+        assert (await call.code(), await call.details()) == (grpc.StatusCode.UNAVAILABLE, "on purpose")
+        assert desk.goes == 1
+
+
+async def test_whoever_fails_to_stop_for_one_call_keeps_nobody_else_from_it() -> None:
+    desk = Desk()
+    async with served(desk) as (server, port):
+        peer = await Peer.connect(port)
+        await peer.send(b"".join(raw.call(stream, b"x") for stream in (1, 3, 5)))
+        await until(lambda: len(desk.waiting) == 3, desk.taken)
+
+        def fails() -> None:
+            raise ValueError("on purpose")
+
+        desk.waiting[0][1].gone = fails
+        peer.close()
+        await until(lambda: desk.goes == 2, desk.gone)
+        assert server.statistics()["calls"] == 0
+
+
 async def test_many_answers_of_one_turn_all_arrive_at_their_callers() -> None:
     desk = Desk()
     async with served(desk) as (server, port), channel(port) as client:

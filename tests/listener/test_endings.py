@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from store.listener import HttpApplication, HttpRequest, HttpResponse, Limits, Server
+from store.listener.http2 import SLICE_BYTES
 from tests.listener import raw
 from tests.listener.echo import SERVICE, Echo, channel, ours
 from tests.listener.raw import Peer, frame
@@ -108,6 +109,28 @@ async def test_an_answer_that_waits_for_the_peers_window_is_not_cut_off() -> Non
         assert (await peer.until(raw.RST_STREAM, 1))[3] == bytes(4)
 
 
+@pytest.mark.parametrize(
+    ("method", "body"), [("Unary", b"\0\x7f\xff\xff\xff"), ("Bidi", message(b"abort 5 enough")), ("Nope", b"")]
+)
+async def test_an_answer_that_a_peer_does_not_read_yet_is_not_cut_off(method: str, body: bytes) -> None:
+    """It waits in libnghttp2 while the transport is full, and a reset would overtake it there."""
+    async with connected(replace(SMALL, linger_s=0.05, transport_buffer_bytes=4096)) as (peer, server):
+        settings = frame(raw.SETTINGS, 0, 0, b"\0\4\x7f\xff\xff\xff")
+        await peer.send(settings + frame(raw.WINDOW_UPDATE, 0, 0, (1 << 30).to_bytes(4, "big")))
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await peer.send(begin(1, message(b"-1 60000"), "ServerStream"))
+        connection: Any = next(iter(server._connections))
+        while not connection._paused:  # noqa: ASYNC110  # no event says so
+            await asyncio.sleep(0.01)
+        await peer.send(begin(3, body, method))
+        while 3 not in connection._retired:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)  # four times what an answered call may take to end
+        peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        await peer.send(frame(raw.RST_STREAM, 0, 1, CANCEL))
+        await ended(peer, 3)
+
+
 ROOT = raw.block([(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/x"), (b":authority", b"localhost")])
 TOO_LARGE = b"\0\x7f\xff\xff\xff"
 OVERTAKEN: dict[str, Callable[[int], bytes]] = {
@@ -178,12 +201,30 @@ async def test_metadata_that_cannot_be_sent_fails_the_call_at_once(request_: byt
         assert await call.code() is grpc.StatusCode.UNKNOWN
 
 
+async def test_metadata_that_cannot_be_read_is_refused_even_of_an_unknown_method() -> None:
+    class Nobody(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at run time
+        def service(self, handler_call_details: Any) -> None:
+            return None
+
+    async with connected() as (peer, server):
+        server.add_generic_rpc_handlers([Nobody()])
+        await peer.send(raw.call(1, b"", "Nope", [(b"x-bin", b"%%%")]) + raw.call(3, b"alive"))
+        await ended(peer, 3)
+
+
 async def _lines() -> AsyncIterator[bytes]:
     yield b"one"
     raise ValueError("on purpose")
 
 
+async def _cancelled() -> AsyncIterator[bytes]:
+    yield b"one"
+    raise asyncio.CancelledError
+
+
 async def _answer(request: HttpRequest) -> HttpResponse:
+    if request.path == "/cancelled":
+        return HttpResponse(200, stream=_cancelled())
     return (
         HttpResponse(200, stream=_lines())
         if request.path == "/lines"
@@ -191,12 +232,29 @@ async def _answer(request: HttpRequest) -> HttpResponse:
     )
 
 
-@pytest.mark.parametrize("path", [b"/lines", b"/header"])
+@pytest.mark.parametrize("path", [b"/lines", b"/header", b"/cancelled"])
 async def test_an_http_answer_that_fails_is_seen_to_have_failed(path: bytes) -> None:
     headers = raw.block([(b":method", b"GET"), (b":scheme", b"http"), (b":path", path), (b":authority", b"l")])
     async with connected(http=_answer) as (peer, _):
         await peer.send(frame(raw.HEADERS, raw.END_HEADERS | raw.END_STREAM, 1, headers))
         assert (await peer.until(raw.RST_STREAM, 1))[3] == INTERNAL_ERROR
+
+
+async def test_a_stream_over_http1_that_fails_to_connect_elsewhere_is_not_taken_for_the_peers_going() -> None:
+    async def lines() -> AsyncIterator[bytes]:
+        yield b"one"
+        raise ConnectionRefusedError("the one behind us")
+
+    async def answer(_request: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, stream=lines())
+
+    async with ours(Echo(), http=answer) as (_, port), asyncio.timeout(TIMEOUT_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        received = await reader.read()
+        writer.close()
+    assert b"one" in received
+    assert not received.endswith(b"0\r\n\r\n"), "as if it were whole"
 
 
 # -- drains -----------------------------------------------------------------------------------------------
@@ -223,6 +281,13 @@ async def test_calls_in_the_same_read_as_the_answer_to_a_drain_are_answered() ->
     received, _ = await drained(10, after_notice=raw.call(3, b"on its way") + raw.call(5, b"", "Nope"))
     assert b"on its way" in received
     assert bytes((raw.HEADERS, raw.END_HEADERS | raw.END_STREAM)) + (5).to_bytes(4, "big") in received, "refused"
+
+
+async def test_nor_does_a_long_read_lose_what_is_at_its_end() -> None:
+    """It is taken in slices; here the answer to the notice is in the first, a request in the second."""
+    late = frame(raw.WINDOW_UPDATE, 0, 0, (1).to_bytes(4, "big")) * (2 * SLICE_BYTES // 13)
+    received, _ = await drained(10, after_notice=late + raw.call(3, b"on its way"))
+    assert b"on its way" in received
 
 
 async def test_a_drain_does_not_wait_for_more_than_the_peers_knowledge() -> None:

@@ -55,7 +55,7 @@ IGNORED: Final[Mapping[str, str]] = {
     "compact-hash-check-time": "use --corrupt-check-time",
     "enable-lease-checkpoint-persist": "lease checkpoints are always kept",
     "stop-grpc-service-on-defrag": "a member serves while it is defragmented",
-    "wait-cluster-ready-timeout": "clients are served when a leader is known",
+    "wait-cluster-ready-timeout": "after a start, reads of a member's own state wait up to 5 s for a leader",
     "set-member-localaddr": "the operating system chooses the address that peers are dialled from",
     "auth-token": _AUTH,
     "auth-token-ttl": _AUTH,

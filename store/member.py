@@ -47,6 +47,7 @@ class _Parts:
     driver: RaftDriver
     transport: TcpTransport
     replica: RaftReplica
+    api: ApiContext
     lessor: Lessor
     server: Server
     metrics_server: Server
@@ -114,6 +115,7 @@ async def _assembled(config: MemberConfig) -> AsyncIterator[_Parts]:
             driver,
             transport,
             replica,
+            api,
             lessor,
             server,
             make_metrics_server(api),
@@ -139,6 +141,7 @@ async def _run_parts(parts: _Parts, stop: asyncio.Event, serving: Callable[[], N
     parts.transport.describe = lambda: _describe(parts)
     _follow_members(parts, removed)
     try:
+        parts.api.hold()
         files = parts.config.client_tls
         tls = ServerTls(files) if files.given else None
         await listen(parts.server, parts.config.listen_client_urls, tls)
@@ -149,6 +152,7 @@ async def _run_parts(parts: _Parts, stop: asyncio.Event, serving: Callable[[], N
                 tasks.create_task(parts.transport.run(), name="peers"),
                 tasks.create_task(parts.opened.machine.run(), name="machine"),
                 tasks.create_task(parts.lessor.run(), name="lessor"),
+                tasks.create_task(parts.api.catch_up(), name="catch-up"),
                 tasks.create_task(_publish(parts), name="publish"),
             ]
             if parts.config.fast_start:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from raft.histogram import Histogram
-from store.errors import NO_SPACE, TOO_MANY_REQUESTS, Code, EtcdError, unimplemented
+from store.errors import NO_SPACE, STOPPED, TOO_MANY_REQUESTS, Code, EtcdError, unimplemented
 from store.etcdpb import internal_pb2, rpc_pb2
 from store.lessor import Lessor
 from store.machine import Machine
@@ -16,6 +18,8 @@ from store.quota import DEFAULT_QUOTA_BYTES
 from store.replica import MemberInfo, Replica
 from store.validate import DEFAULT_MAX_TXN_OPS
 from store.wire import field_bytes, field_varint
+
+log = logging.getLogger(__name__)
 
 VERSION: Final = "3.5.21"
 """What Status reports. Clients probe it: from 3.5.13 on they rely on progress answers (contract §16)."""
@@ -27,6 +31,8 @@ CLUSTER_VERSION_TEXT: Final = "{}.{}.0".format(*CLUSTER_VERSION)
 DEFAULT_MAX_REQUEST_BYTES: Final = 1572864
 MESSAGE_OVERHEAD_BYTES: Final = 512 * 1024
 MAX_APPLY_LAG: Final = 5000
+READY_WAIT_S: Final = 5.0
+"""etcd's default for --wait-cluster-ready-timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,8 @@ class ApiContext:
         self._reconfigure = reconfigure
         self.observations = observations or Observations()
         self.plant: Plant | None = None
+        self._caught_up = asyncio.Event()
+        self._caught_up.set()
         self._header_ids = field_varint(b"\x08", replica.cluster_id) + field_varint(b"\x10", replica.member_id)
         self._header_key = (0, 0)
         self._header_term = b""
@@ -162,6 +170,36 @@ class ApiContext:
             raise
         finally:
             stage("agreement on the read index")
+
+    def hold(self) -> None:
+        """Have ``until_caught_up`` wait until ``catch_up`` has ended. To be called before clients are served."""
+        self._caught_up.clear()
+
+    async def catch_up(self) -> None:
+        """Hear from a leader how far this member's state has to be before it may be shown.
+
+        A member that was killed may have shown more than its log knows to be committed; who reads the same member
+        again must not see less. Without a leader it is shown all the same after ``READY_WAIT_S``, as by etcd.
+        """
+        try:
+            async with asyncio.timeout(READY_WAIT_S):
+                while not await self._heard_how_far():
+                    continue
+        except TimeoutError:
+            log.warning("no leader in %g s: this member's state may show less than before its start", READY_WAIT_S)
+        finally:
+            self._caught_up.set()
+
+    async def _heard_how_far(self) -> bool:
+        try:
+            await self.replica.read_barrier()
+        except EtcdError as error:
+            return error == STOPPED  # else another leader may tell
+        return True
+
+    async def until_caught_up(self) -> None:
+        if not self._caught_up.is_set():
+            await self._caught_up.wait()
 
     def has_space(self, cost: int) -> bool:
         """Whether the quota leaves room for ``cost`` more bytes."""

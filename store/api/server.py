@@ -44,6 +44,8 @@ _ETCD: Final = rpc_pb2.DESCRIPTOR.services_by_name
 _STATUS: Final = {status.value[0]: status for status in grpc.StatusCode}
 _NOTICED: Final = frozenset({b"hasleader", b"client-api-version"})
 """Metadata that decides something."""
+_SHOW_STATE: Final = frozenset({"Range", "RangeStream", "Txn", "Watch", "Hash", "HashKV", "Snapshot"})
+"""What shows the state of this very member, if it is asked to."""
 _ON_LEARNERS: Final = frozenset({"Status", "Range", "Snapshot"})
 
 Handler = Callable[..., Awaitable[Any]]
@@ -136,6 +138,8 @@ class Guard:
             trace, code = observations.begin(method), int(Code.CANCELLED)
             try:
                 self._admit(name, context, serializable=getattr(request, "serializable", False))
+                if name in _SHOW_STATE:
+                    await self._api.until_caught_up()
                 answer = await call(request, context)
                 code = OK
                 return answer
@@ -169,7 +173,10 @@ class Guard:
     async def _stream(
         self, name: str, call: Handler, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
-        if not self._admit(name, context):
+        wants_leader = self._admit(name, context)
+        if name in _SHOW_STATE:
+            await self._api.until_caught_up()
+        if not wants_leader:
             await call(requests, context)
             return
         async with asyncio.TaskGroup() as tasks:

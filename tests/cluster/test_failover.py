@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from store.api.context import READY_WAIT_S
 from store.client import ClientError, EtcdClient
 from store.etcdpb import rpc_pb2
 from tests.cluster.harness import LocalCluster
@@ -40,6 +41,64 @@ async def test_a_rolling_restart_of_all_members_loses_nothing(own_cluster: Local
             await asyncio.to_thread(own_cluster.leader)
             await writer.next_ack(RESUME_S)
     await check_members(own_cluster.endpoints, writer)
+
+
+async def test_a_member_started_anew_shows_its_state_when_a_leader_has_told_how_far_it_was(
+    own_cluster: LocalCluster,
+) -> None:
+    """It may have shown more before it was killed than its log knows to be committed."""
+    await asyncio.to_thread(own_cluster.leader)
+    others = ("m1", "m3")
+    client = EtcdClient([own_cluster.layout.member("m2").client_url])
+    try:
+        put = await client.put(rpc_pb2.PutRequest(key=b"k", value=b"v"), timeout_s=10)
+        await asyncio.to_thread(own_cluster.command, "kill-member", "m2")
+        for name in others:
+            await asyncio.to_thread(own_cluster.command, "pause-member", name)
+        starting = asyncio.create_task(asyncio.to_thread(own_cluster.start_unchecked, "m2"))
+        await _answers_status(client)
+        read = asyncio.create_task(client.range(rpc_pb2.RangeRequest(key=b"k", serializable=True), timeout_s=30))
+        done, _ = await asyncio.wait([read], timeout=1.0)
+        assert not done, "it was answered while nobody could say how far the member had been"
+        for name in others:
+            await asyncio.to_thread(own_cluster.command, "resume-member", name)
+        assert (await read).header.revision >= put.header.revision
+        assert (await starting).code == 0
+    finally:
+        await client.aclose()
+
+
+async def test_a_member_started_without_the_others_serves_its_state_after_five_seconds(
+    own_cluster: LocalCluster,
+) -> None:
+    await asyncio.to_thread(own_cluster.leader)
+    client = EtcdClient([own_cluster.layout.member("m2").client_url])
+    try:
+        await client.put(rpc_pb2.PutRequest(key=b"k", value=b"v"), timeout_s=10)
+        await asyncio.to_thread(own_cluster.leader)
+        for name in ("m1", "m2", "m3"):
+            await asyncio.to_thread(own_cluster.command, "kill-member", name)
+        starting = asyncio.create_task(asyncio.to_thread(own_cluster.start_unchecked, "m2"))
+        await _answers_status(client)
+        began = time.monotonic()
+        answer = await client.range(rpc_pb2.RangeRequest(key=b"k", serializable=True), timeout_s=30)
+        assert READY_WAIT_S - 3 < time.monotonic() - began < READY_WAIT_S + 2
+        assert answer.header.member_id
+        await asyncio.to_thread(own_cluster.command, "kill-member", "m2")
+        await starting
+    finally:
+        await client.aclose()
+
+
+async def _answers_status(client: EtcdClient) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await client.status(timeout_s=1)
+            except ClientError:
+                await asyncio.sleep(0.1)  # nothing tells when a process listens
+            else:
+                return
 
 
 async def test_a_leader_that_was_frozen_serves_no_stale_linearizable_read(own_cluster: LocalCluster) -> None:

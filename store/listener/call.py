@@ -12,7 +12,7 @@ import grpc.aio
 import ngh2
 
 from store.listener.direct import Direct
-from store.listener.links import StreamOwner
+from store.listener.links import GONE, INTERNAL_ERROR, StreamOwner
 from store.listener.messages import CODE_EXHAUSTED, CODE_INTERNAL, PREFIX_BYTES, Deframer, MessageError, frame
 from store.listener.metadata import (
     Headers,
@@ -31,10 +31,6 @@ OK_TRAILERS: Final = [(b"grpc-status", b"0")]
 _ENCODINGS: Final = (b"grpc-accept-encoding", b"identity,gzip")
 _COPY_BELOW_BYTES: Final = 64 * 1024
 _MESSAGES_PER_TURN: Final = 64
-_GONE: Final = (ngh2.StreamProtocolError, ngh2.ConnectionStateError)
-"""What libnghttp2 says to a frame for a stream that its peer has reset, or for a session that ends."""
-_INTERNAL_ERROR: Final = 2
-"""Of HTTP/2; the codes below are gRPC's."""
 _CANCELLED: Final = 1
 _UNKNOWN: Final = 2
 _DEADLINE: Final = 4
@@ -348,7 +344,7 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
                 self._send(messages[0])
             else:
                 self._send_framed(b"".join(map(frame, messages)))
-        except _GONE:
+        except GONE:
             self._lose()
 
     def _send(self, data: bytes) -> None:
@@ -375,7 +371,7 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
         headers = [*RESPONSE_HEADERS, *encode_metadata(initial_metadata)]
         try:
             self._connection.h2.send_response(self._stream_id, headers)
-        except _GONE:
+        except GONE:
             self._lose()
             return
         self._answered = True
@@ -398,13 +394,13 @@ class Call(grpc.aio.ServicerContext):  # type: ignore[type-arg]  # not generic a
 
     def _lose(self) -> None:
         """The stream is gone, as the connection will say."""
-        self._connection.cut(self._stream_id, _INTERNAL_ERROR)
+        self._break_off()
         self.on_closed()
 
     def _break_off(self) -> None:
         """What cannot be sent is mostly for a stream or a session that is gone; one that is not must not stay."""
         self._closed = True
-        self._connection.cut(self._stream_id, _INTERNAL_ERROR)
+        self._connection.cut(self._stream_id, INTERNAL_ERROR)
 
     def _send_trailers(self) -> None:
         connection = self._connection

@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import Final
 from urllib.parse import parse_qsl, unquote
 
 import ngh2
 
 from store.listener.http import HttpRequest, HttpResponse
-from store.listener.links import StreamOwner
+from store.listener.links import GONE, INTERNAL_ERROR, StreamOwner
 from store.listener.metadata import Headers
 
 log = logging.getLogger(__name__)
-
-_INTERNAL_ERROR: Final = 2
 
 
 class PlainStream:
@@ -86,13 +83,13 @@ class PlainStream:
     async def _run(self) -> None:
         try:
             await self._answer()
-        except (ngh2.StreamProtocolError, ngh2.ConnectionStateError):
+        except GONE:
             self._closed = True  # the stream or its session is gone: the connection will find out by itself
         except BaseException as error:
             if not isinstance(error, asyncio.CancelledError):
                 log.error("an answer over HTTP failed", exc_info=error)
             if not self._closed:
-                self._connection.cut(self._stream_id, _INTERNAL_ERROR)
+                self._connection.cut(self._stream_id, INTERNAL_ERROR)
             if not isinstance(error, Exception):
                 raise
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import ngh2
 
@@ -11,6 +11,11 @@ from store.listener.http import HttpApplication
 from store.listener.limits import Limits
 from store.listener.messages import Budget
 from store.listener.metadata import Headers
+
+GONE: Final = (ngh2.StreamProtocolError, ngh2.ConnectionStateError)
+"""What libnghttp2 says to a frame for a stream that its peer has reset, or for a session that ends."""
+INTERNAL_ERROR: Final = 2
+"""HTTP/2's code for a stream whose answer cannot be sent."""
 
 
 class Connection(Protocol):

@@ -65,7 +65,7 @@ def conversation(rng: random.Random) -> list[bytes]:
     for _ in range(rng.randrange(1, 6)):
         method = rng.choice(("Unary", "Bidi", "ServerStream", "ClientStream", "Nothing"))
         body = rng.choice((b"hello", b"3 10", b"abort 5 x", b"metadata", b"after 2", b"wait"))
-        message = b"\0" + struct.pack(">I", len(body)) + body
+        message = raw.message(body)
         extra = rng.choice(([], [(b"grpc-timeout", b"1m")], [(b"grpc-encoding", b"gzip")], [(b"a-bin", b"AAE")]))
         frames.append(frame(raw.HEADERS, raw.END_HEADERS, stream, raw.request(method, extra)))
         frames += [frame(raw.DATA, 0, stream, message)] * rng.randrange(0, 3)

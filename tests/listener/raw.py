@@ -53,11 +53,15 @@ def request(method: str = "Unary", extra: Sequence[tuple[bytes, bytes]] = ()) ->
     )
 
 
-def call(stream: int, message: bytes, method: str = "Unary", extra: Sequence[tuple[bytes, bytes]] = ()) -> bytes:
+def message(body: bytes) -> bytes:
+    """A gRPC message with its prefix, uncompressed."""
+    return b"\0" + struct.pack(">I", len(body)) + body
+
+
+def call(stream: int, body: bytes, method: str = "Unary", extra: Sequence[tuple[bytes, bytes]] = ()) -> bytes:
     """A whole unary request."""
-    body = b"\0" + struct.pack(">I", len(message)) + message
     headers = frame(HEADERS, END_HEADERS, stream, request(method, extra))
-    return headers + frame(DATA, END_STREAM, stream, body)
+    return headers + frame(DATA, END_STREAM, stream, message(body))
 
 
 OPENING = PREFACE + frame(SETTINGS, 0, 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import struct
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
@@ -16,9 +15,10 @@ from store.listener import HttpApplication, HttpRequest, HttpResponse, Limits, S
 from store.listener.http2 import SLICE_BYTES
 from tests.listener import raw
 from tests.listener.echo import SERVICE, Echo, channel, ours
-from tests.listener.raw import Peer, frame
+from tests.listener.raw import Peer, frame, message
 
 MANY = 1_000
+TOO_LARGE = b"\0\x7f\xff\xff\xff"
 TIMEOUT_S = 20
 SMALL = replace(Limits(), connection_window_bytes=1 << 20, max_http_body_bytes=20_000)
 INTERNAL_ERROR, CANCEL, ENHANCE_YOUR_CALM = (
@@ -26,10 +26,6 @@ INTERNAL_ERROR, CANCEL, ENHANCE_YOUR_CALM = (
     (8).to_bytes(4, "big"),
     (11).to_bytes(4, "big"),
 )
-
-
-def message(body: bytes) -> bytes:
-    return b"\0" + struct.pack(">I", len(body)) + body
 
 
 def begin(stream: int, body: bytes, method: str = "Unary") -> bytes:
@@ -71,7 +67,7 @@ async def test_calls_that_are_answered_before_their_end_arrives_do_not_cost_the_
 
 @pytest.mark.parametrize(
     ("method", "body"),
-    [("Bidi", message(b"abort 5 enough") + bytes(5000)), ("Nope", bytes(5000)), ("Unary", b"\0\x7f\xff\xff\xff")],
+    [("Bidi", message(b"abort 5 enough") + bytes(5000)), ("Nope", bytes(5000)), ("Unary", TOO_LARGE)],
     ids=["ended", "unknown", "too-large"],
 )
 async def test_streams_that_the_server_ends_give_their_window_back(method: str, body: bytes) -> None:
@@ -110,7 +106,7 @@ async def test_an_answer_that_waits_for_the_peers_window_is_not_cut_off() -> Non
 
 
 @pytest.mark.parametrize(
-    ("method", "body"), [("Unary", b"\0\x7f\xff\xff\xff"), ("Bidi", message(b"abort 5 enough")), ("Nope", b"")]
+    ("method", "body"), [("Unary", TOO_LARGE), ("Bidi", message(b"abort 5 enough")), ("Nope", b"")]
 )
 async def test_an_answer_that_a_peer_does_not_read_yet_is_not_cut_off(method: str, body: bytes) -> None:
     """It waits in libnghttp2 while the transport is full, and a reset would overtake it there."""
@@ -132,7 +128,6 @@ async def test_an_answer_that_a_peer_does_not_read_yet_is_not_cut_off(method: st
 
 
 ROOT = raw.block([(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/x"), (b":authority", b"localhost")])
-TOO_LARGE = b"\0\x7f\xff\xff\xff"
 OVERTAKEN: dict[str, Callable[[int], bytes]] = {
     "unknown method": lambda stream: begin(stream, b"", "Nope"),
     "malformed timeout": lambda stream: frame(
@@ -350,8 +345,7 @@ async def test_a_drain_of_a_peer_that_is_leaving_ends_without_an_error() -> None
 
 async def test_a_drain_costs_a_real_client_no_call() -> None:
     """Each of these connections is drained in the midst of its calls; the client goes on over the next one."""
-    limits = replace(Limits(), linger_s=0.001, max_cut_off=1)
-    async with ours(Echo(), limits) as (server, port), channel(port) as client, asyncio.timeout(TIMEOUT_S):
+    async with ours(Echo()) as (server, port), channel(port) as client, asyncio.timeout(TIMEOUT_S):
         call = client.unary_unary(f"/{SERVICE}/Unary")
         draining = 0
 
